@@ -1,0 +1,143 @@
+"""Exact GPTD: the posterior over values and the evidence of the rewards.
+
+With the observations ``y = FᵀV + ε`` everything follows from one matrix, ``S = FᵀKF + σ²I``. It is built, factored, and inverted in
+one buffer; its inverse, less an outer product, is the gradient of the evidence with respect to S.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from gptd_rl import linalg
+from gptd_rl.model import Model, pack_gradient
+from gptd_rl.observations import Observations
+from gptd_rl.trajectories import Array
+
+# States predicted at a time: bounds the memory of a prediction to CHUNK·n.
+CHUNK = 512
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """The log marginal likelihood log p(r | states, θ) of the rewards, and its two opposing parts (paper eq. 3.1)."""
+
+    complexity: float  # ½ log det Q
+    data_fit: float  # ½ rᵀQ⁻¹r
+    n_rows: int  # number of rewards
+
+    @property
+    def log_likelihood(self) -> float:
+        """−(complexity + data fit + ½·rows·log 2π)."""
+        return -(self.complexity + self.data_fit + 0.5 * self.n_rows * np.log(2.0 * np.pi))
+
+
+def factorise(model: Model, seen: Observations) -> Array:
+    """Cholesky factor of S = FᵀKF + σ²I, of shape (q, q)."""
+
+    def build() -> Array:
+        S = seen.operator.observe_covariance(model.kernel.lower(seen.states))
+        S = np.ascontiguousarray(S)
+        S.flat[:: len(S) + 1] += model.noise_variance
+        return S
+
+    return linalg.cholesky(build)
+
+
+def evidence(model: Model, seen: Observations) -> Evidence:
+    """Log marginal likelihood of the rewards."""
+    L = factorise(model, seen)
+    w = linalg.solve(L, seen.targets)
+    return _evidence(model, seen, L, w)
+
+
+def evidence_and_gradient(model: Model, seen: Observations) -> tuple[Evidence, Array]:
+    """Log marginal likelihood, and the gradient of *minus* it with respect to θ."""
+    L = factorise(model, seen)
+    w = linalg.solve(L, seen.targets)  # S⁻¹y  [q]
+    value = _evidence(model, seen, L, w)
+    # ∂(−log p)/∂S = ½(S⁻¹ − wwᵀ)
+    A = linalg.add_outer_in_place(linalg.inverse_in_place(L), -1.0, w)
+    A *= 0.5
+    # The scatter and the left-over rows see the noise only.
+    left_over = 0.5 * (seen.n_left_over - seen.scatter / model.noise_variance)
+    return value, gradient(model, seen, A, left_over)
+
+
+def gradient(model: Model, seen: Observations, A: Array, beside: float = 0.0) -> Array:
+    """∂L/∂θ from A = ∂L/∂S (lower triangle, overwritten); `beside` is what ∂L/∂log σ² gets apart from S."""
+    noise = model.noise_variance * float(np.trace(A)) + beside
+    by_value = seen.operator.spread_gradient(A)  # ∂L/∂K = F A Fᵀ  [u, u]
+    return pack_gradient(model.kernel.contract_lower(by_value, seen.states), noise)
+
+
+def _evidence(model: Model, seen: Observations, L: Array, w: Array) -> Evidence:
+    noise = model.noise_variance
+    log_det = linalg.log_det(L) + seen.n_left_over * np.log(noise)
+    fit = float(seen.targets @ w) + seen.scatter / noise
+    return Evidence(0.5 * log_det + seen.log_jacobian, 0.5 * fit, seen.n_rows)
+
+
+@dataclass(frozen=True, eq=False)
+class Posterior:
+    """What the rewards say about values: paper eqs. (9) and (10), and an interval with the noise as it really is."""
+
+    model: Model
+    seen: Observations
+    L: Array  # factor of S  [q, q]
+    weights: Array  # α = F S⁻¹ y  [u]
+    squared_errors: Array  # δ_t², squared TD errors of the posterior mean  [n]
+
+    @classmethod
+    def condition(cls, model: Model, seen: Observations) -> Posterior:
+        """Condition the prior `model` on the rewards `seen`."""
+        L = factorise(model, seen)
+        weights = seen.operator.spread(linalg.solve(L, seen.targets))
+        mean = _mean(model, seen, weights, seen.states)
+        at_visits = mean if seen.visits is None else mean[seen.visits]
+        # δ = r − H V̂
+        errors = np.where(seen.H.has_row, seen.data.rewards, 0.0) - seen.H.apply(at_visits)
+        return cls(model, seen, L, weights, errors**2)
+
+    def mean(self, states: Array) -> Array:
+        """Posterior mean of V, of shape (m,)."""
+        return _mean(self.model, self.seen, self.weights, states)
+
+    def variance(self, states: Array) -> Array:
+        """Posterior variance of V under the noise model as it stands, of shape (m,)."""
+        return np.concatenate([self._variance(c)[0] for c in _chunks(states)])
+
+    def martingale_variance(self, states: Array) -> Array:
+        """Variance of the error of the posterior mean when the noise is what it is in a Markov chain, of shape (m,).
+
+        The returns' residuals share their future noise; the TD errors δ_t do not. With u the weight of each reward in
+        the mean, the sampling noise is Σ_t δ_t² u_t². It takes the place of σ²‖g‖², what independent residuals would add.
+        """
+        return np.concatenate([self._martingale_variance(c) for c in _chunks(states)])
+
+    def _variance(self, states: Array) -> tuple[Array, Array]:
+        prior = self.model.kernel.diagonal(states)
+        f = self.seen.operator.observe(self.model.kernel(self.seen.states, states))  # Fᵀk*  [q, m]
+        half = linalg.half_solve(self.L, f)
+        # paper eq. (10): k** − k*ᵀF S⁻¹ Fᵀk*
+        variance = prior - np.einsum("qm,qm->m", half, half)
+        # Below this the subtraction is rounding, and claims of more certainty would be made up.
+        resolution = prior * np.finfo(np.float64).eps * len(self.L)
+        return np.maximum(variance, resolution), half
+
+    def _martingale_variance(self, states: Array) -> Array:
+        variance, half = self._variance(states)
+        g = linalg.half_solve_transposed(self.L, half)  # S⁻¹Fᵀk*  [q, m]
+        u = self.seen.reward_weights(g)  # [n, m]
+        prior_left_open = variance - self.model.noise_variance * np.einsum("qm,qm->m", g, g)
+        return np.maximum(prior_left_open, 0.0) + self.squared_errors @ (u * u)
+
+
+def _mean(model: Model, seen: Observations, weights: Array, states: Array) -> Array:
+    # paper eq. (9): k*ᵀα
+    return np.concatenate([model.kernel(c, seen.states) @ weights for c in _chunks(states)])
+
+
+def _chunks(states: Array) -> list[Array]:
+    return [states[i : i + CHUNK] for i in range(0, len(states), CHUNK)] or [states]

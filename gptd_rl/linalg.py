@@ -1,0 +1,85 @@
+"""Dense linear algebra in place: one n×n buffer goes from a covariance to its Cholesky factor to its inverse.
+
+Symmetric matrices are lower triangles of C-ordered arrays. LAPACK sees the transpose, an upper triangle in Fortran order, and
+works on the same memory.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.linalg import blas, lapack
+
+Array = NDArray[np.float64]
+
+# The one jitter policy: nothing at first, then these multiples of the mean of the diagonal.
+JITTERS = (0.0, 1e-12, 1e-10, 1e-8, 1e-6)
+
+
+def cholesky(build: Callable[[], Array]) -> Array:
+    """Factor of the symmetric matrix that `build` returns, as a lower triangle in the same memory.
+
+    Rounding can make a covariance look indefinite. It is then built again and a little is added to its diagonal.
+    """
+    for jitter in JITTERS:
+        S = build()
+        if jitter:
+            S.flat[:: len(S) + 1] += jitter * np.diagonal(S).mean()
+        _, info = lapack.dpotrf(S.T, lower=0, clean=0, overwrite_a=1)
+        if info == 0:
+            return S
+    raise np.linalg.LinAlgError(
+        f"the {len(S)}×{len(S)} covariance is not positive definite, even with {JITTERS[-1]:g} of its "
+        "diagonal added; raise the noise variance or the noise floor."
+    )
+
+
+def log_det(L: Array) -> float:
+    """Log det of LLᵀ."""
+    return 2.0 * float(np.log(np.diagonal(L)).sum())
+
+
+def solve(L: Array, right: Array) -> Array:
+    """(LLᵀ)⁻¹·right."""
+    solution, info = lapack.dpotrs(L.T, np.asfortranarray(right), lower=0)
+    assert info == 0
+    return np.asarray(solution).reshape(right.shape)
+
+
+def half_solve(L: Array, right: Array) -> Array:
+    """L⁻¹·right."""
+    solution, info = lapack.dtrtrs(L.T, np.asfortranarray(right), lower=0, trans=1)
+    assert info == 0
+    return np.asarray(solution).reshape(right.shape)
+
+
+def half_solve_transposed(L: Array, right: Array) -> Array:
+    """L⁻ᵀ·right."""
+    solution, info = lapack.dtrtrs(L.T, np.asfortranarray(right), lower=0, trans=0)
+    assert info == 0
+    return np.asarray(solution).reshape(right.shape)
+
+
+def inverse_in_place(L: Array) -> Array:
+    """(LLᵀ)⁻¹ as a lower triangle, over the factor."""
+    _, info = lapack.dpotri(L.T, lower=0, overwrite_c=1)
+    assert info == 0
+    return L
+
+
+def add_outer_in_place(S: Array, scale: float, vector: Array) -> Array:
+    """S + scale·vvᵀ on the lower triangle, in place."""
+    blas.dsyr(scale, vector, a=S.T, lower=0, overwrite_a=1)
+    return S
+
+
+def symmetrise_in_place(S: Array, tile: int = 256) -> Array:
+    """Copy the lower triangle of S above its diagonal."""
+    n = len(S)
+    for i in range(0, n, tile):
+        block = S[i : i + tile, i : i + tile]
+        block[:] = np.tril(block) + np.tril(block, -1).T
+        S[:i, i : i + tile] = S[i : i + tile, :i].T
+    return S

@@ -1,0 +1,142 @@
+"""What model selection minimises: each objective is a function of θ with its gradient, in closed form.
+
+- `Evidence` objective: −log p(r), the paper's. Right for deterministic systems.
+- `thinned`: the evidence of every τ-th state, averaged over offsets. In a stochastic system neighbouring returns share their noise, and
+  the plain evidence takes what merely identifies an episode for relevant; states τ steps apart are nearly independent.
+- `leave_out`: how well each return, or each whole episode, is predicted from all the others.
+
+All of them are in nats of the whole data, so that their values and gradients can be set side by side.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gptd_rl import exact, linalg
+from gptd_rl.model import Model
+from gptd_rl.observations import Noise, Observations, observe
+from gptd_rl.trajectories import Array, Trajectories
+
+Objective = Callable[[Model], tuple[float, Array]]
+
+# Offsets over which the thinned evidence is averaged.
+N_OFFSETS = 5
+
+
+def marginal_likelihood(seen: Observations) -> Objective:
+    """−log p(r) and its gradient."""
+
+    def objective(model: Model) -> tuple[float, Array]:
+        value, gradient = exact.evidence_and_gradient(model, seen)
+        return -value.log_likelihood, gradient
+
+    return objective
+
+
+def thinned(data: Trajectories, noise: Noise, every: int) -> Objective:
+    """Minus the evidence of every `every`-th state, averaged over offsets: a composite likelihood."""
+    if every == 1:
+        return marginal_likelihood(observe(data, noise))
+    parts = [marginal_likelihood(observe(part, noise)) for part in thinned_parts(data, every)]
+
+    def objective(model: Model) -> tuple[float, Array]:
+        values, gradients = zip(*(part(model) for part in parts), strict=True)
+        return sum(values) / len(parts), sum(gradients) / len(parts)
+
+    return objective
+
+
+def thinned_parts(data: Trajectories, every: int) -> list[Trajectories]:
+    """`data` thinned from a handful of evenly spaced offsets."""
+    offsets = np.unique(np.linspace(0, every, N_OFFSETS, endpoint=False).astype(int))
+    longest = int(data.lengths.max())
+    return [data.thin(every, int(o)) for o in offsets if o < longest - 1] or [data.thin(every)]
+
+
+@dataclass(frozen=True, eq=False)
+class LeftOut:
+    """Each target predicted from the targets of all other groups."""
+
+    residuals: Array  # [q], target less prediction
+    variances: Array  # [q], of the prediction, noise included
+    groups: Sequence[NDArray[np.int64]]
+
+    @property
+    def squared_error(self) -> Array:
+        """Sum of squared residuals of each group, of shape (n_groups,)."""
+        return np.array([float(self.residuals[g] @ self.residuals[g]) for g in self.groups])
+
+
+def visit_groups(seen: Observations) -> list[NDArray[np.int64]]:
+    """Each target a group of its own."""
+    return [np.array([i]) for i in np.flatnonzero(seen.H.has_row)]
+
+
+def episode_groups(seen: Observations) -> list[NDArray[np.int64]]:
+    """The targets of each segment as a group."""
+    rows = np.flatnonzero(seen.H.has_row)
+    return np.split(rows, np.flatnonzero(np.diff(seen.H.segment_of[rows])) + 1)
+
+
+def leave_out(seen: Observations, groups: Sequence[NDArray[np.int64]]) -> Objective:
+    """Minus the log density of each target given all other groups; one visit or one episode a group.
+
+    Marginal densities of single targets, not the joint density of an episode: a joint density would again reward a kernel
+    for explaining how the noise within an episode hangs together.
+    """
+
+    def objective(model: Model) -> tuple[float, Array]:
+        P, w = _inverse(model, seen)
+        blocks = [_left_out_block(P, w, g) for g in groups]
+        value, q, N = 0.0, np.zeros_like(w), np.zeros_like(P)
+        for g, (C, residual) in zip(groups, blocks, strict=True):
+            variance = np.diagonal(C)
+            value += 0.5 * float(
+                (np.log(2.0 * np.pi * variance) + residual**2 / variance).sum()
+            )
+            by_variance = 0.5 * (1.0 / variance - (residual / variance) ** 2)
+            by_residual = residual / variance
+            # C = M⁻¹ and residual = C w with M = [S⁻¹]_gg: ∂/∂M = −C diag(·)C − sym(C h residualᵀ), ∂/∂w = C h
+            Ch = C @ by_residual
+            outer = np.multiply.outer(Ch, residual)
+            N[np.ix_(g, g)] = -(C * by_variance) @ C - 0.5 * (outer + outer.T)
+            q[g] = Ch
+        # ∂/∂S = −P N P − sym(P q wᵀ)
+        outer = np.multiply.outer(P @ q, w)
+        A = -(P @ N @ P) - 0.5 * (outer + outer.T)
+        return value, exact.gradient(model, seen, np.ascontiguousarray(A))
+
+    return objective
+
+
+def predict_left_out(
+    model: Model, seen: Observations, groups: Sequence[NDArray[np.int64]]
+) -> LeftOut:
+    """Predict each group's targets from all other groups'."""
+    P, w = _inverse(model, seen)
+    residuals, variances = np.zeros_like(w), np.zeros_like(w)
+    for g in groups:
+        C, residuals[g] = _left_out_block(P, w, g)
+        variances[g] = np.diagonal(C)
+    return LeftOut(residuals, variances, groups)
+
+
+def _inverse(model: Model, seen: Observations) -> tuple[Array, Array]:
+    L = exact.factorise(model, seen)
+    w = linalg.solve(L, seen.targets)
+    return linalg.symmetrise_in_place(linalg.inverse_in_place(L)), w
+
+
+def _left_out_block(P: Array, w: Array, group: NDArray[np.int64]) -> tuple[Array, Array]:
+    """Predictive covariance and residual of a group: C = (P_gg)⁻¹, residual = C w_g."""
+    if len(group) == 1:
+        C = 1.0 / P[np.ix_(group, group)]
+    else:
+        block = P[np.ix_(group, group)]
+        factor = linalg.cholesky(lambda: block.copy())
+        C = linalg.symmetrise_in_place(linalg.inverse_in_place(factor))
+    return C, C @ w[group]
