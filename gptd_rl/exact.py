@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from gptd_rl import linalg
-from gptd_rl.model import Model, pack_gradient
+from gptd_rl.model import NOISE, Model, pack_gradient
 from gptd_rl.observations import Observations
 from gptd_rl.trajectories import Array
 
@@ -33,16 +33,17 @@ class Evidence:
         return -(self.complexity + self.data_fit + 0.5 * self.n_rows * np.log(2.0 * np.pi))
 
 
+def covariance(model: Model, seen: Observations) -> Array:
+    """Lower triangle of S = FᵀKF + σ²I, of shape (q, q)."""
+    S = seen.operator.observe_covariance(model.kernel.lower(seen.states))
+    S = np.ascontiguousarray(S)
+    S.flat[:: len(S) + 1] += model.noise_variance
+    return S
+
+
 def factorise(model: Model, seen: Observations) -> Array:
-    """Cholesky factor of S = FᵀKF + σ²I, of shape (q, q)."""
-
-    def build() -> Array:
-        S = seen.operator.observe_covariance(model.kernel.lower(seen.states))
-        S = np.ascontiguousarray(S)
-        S.flat[:: len(S) + 1] += model.noise_variance
-        return S
-
-    return linalg.cholesky(build)
+    """Cholesky factor of S, of shape (q, q)."""
+    return linalg.cholesky(lambda: covariance(model, seen))
 
 
 def evidence(model: Model, seen: Observations) -> Evidence:
@@ -70,6 +71,33 @@ def gradient(model: Model, seen: Observations, A: Array, beside: float = 0.0) ->
     noise = model.noise_variance * float(np.trace(A)) + beside
     by_value = seen.operator.spread_gradient(A)  # ∂L/∂K = F A Fᵀ  [u, u]
     return pack_gradient(model.kernel.contract_lower(by_value, seen.states), noise)
+
+
+def fisher_information(model: Model, seen: Observations, step: float = 1e-4) -> Array:
+    """Expected curvature of −log p(r) at θ, of shape (P, P): ½ tr(S⁻¹ ∂S/∂θ_i S⁻¹ ∂S/∂θ_j).
+
+    One ∂S/∂θ_i at a time, by central differences; contracting it gives a whole row. Meant for small samples: it steers an
+    optimiser, so its own error does not matter.
+    """
+    inverse = linalg.symmetrise_in_place(linalg.inverse_in_place(factorise(model, seen)))
+    rows = []
+    for i, value in enumerate(model.theta):
+        if not np.isfinite(value):
+            rows.append(np.zeros(len(model.theta)))
+            continue
+        ahead, behind = (_moved(model, i, sign * step) for sign in (1.0, -1.0))
+        derivative = (covariance(ahead, seen) - covariance(behind, seen)) / (2.0 * step)
+        derivative = linalg.symmetrise_in_place(derivative)
+        rows.append(gradient(model, seen, 0.5 * (inverse @ derivative @ inverse)))
+    information = np.array(rows)
+    information[NOISE, NOISE] += 0.5 * seen.n_left_over
+    return 0.5 * (information + information.T)
+
+
+def _moved(model: Model, i: int, step: float) -> Model:
+    theta = model.theta
+    theta[i] += step
+    return model.with_theta(theta)
 
 
 def _evidence(model: Model, seen: Observations, L: Array, w: Array) -> Evidence:

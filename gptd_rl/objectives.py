@@ -1,7 +1,7 @@
 """What model selection minimises: each objective is a function of θ with its gradient, in closed form.
 
-- `Evidence` objective: −log p(r), the paper's. Right for deterministic systems.
-- `thinned`: the evidence of every τ-th state, averaged over offsets. In a stochastic system neighbouring returns share their noise, and
+- `marginal_likelihood`: −log p(r), the paper's. Right for deterministic systems.
+- `averaged` over `thinned_parts`: the evidence of every τ-th state, averaged over offsets. In a stochastic system neighbouring returns share their noise, and
   the plain evidence takes what merely identifies an episode for relevant; states τ steps apart are nearly independent.
 - `leave_out`: how well each return, or each whole episode, is predicted from all the others.
 
@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from gptd_rl import exact, linalg
 from gptd_rl.model import Model
-from gptd_rl.observations import Noise, Observations, observe
+from gptd_rl.observations import Observations
 from gptd_rl.trajectories import Array, Trajectories
 
 Objective = Callable[[Model], tuple[float, Array]]
@@ -37,24 +37,30 @@ def marginal_likelihood(seen: Observations) -> Objective:
     return objective
 
 
-def thinned(data: Trajectories, noise: Noise, every: int) -> Objective:
-    """Minus the evidence of every `every`-th state, averaged over offsets: a composite likelihood."""
-    if every == 1:
-        return marginal_likelihood(observe(data, noise))
-    parts = [marginal_likelihood(observe(part, noise)) for part in thinned_parts(data, every)]
+def averaged(parts: Sequence[Observations]) -> Objective:
+    """Minus the evidence, averaged over `parts`: of thinned data, a composite likelihood."""
+    each = [marginal_likelihood(part) for part in parts]
 
     def objective(model: Model) -> tuple[float, Array]:
-        values, gradients = zip(*(part(model) for part in parts), strict=True)
-        return sum(values) / len(parts), sum(gradients) / len(parts)
+        values, gradients = zip(*(f(model) for f in each), strict=True)
+        return sum(values) / len(each), sum(gradients) / len(each)
 
     return objective
 
 
 def thinned_parts(data: Trajectories, every: int) -> list[Trajectories]:
     """`data` thinned from a handful of evenly spaced offsets."""
-    offsets = np.unique(np.linspace(0, every, N_OFFSETS, endpoint=False).astype(int))
+    if every == 1:
+        return [data]
     longest = int(data.lengths.max())
-    return [data.thin(every, int(o)) for o in offsets if o < longest - 1] or [data.thin(every)]
+    offsets = np.unique(np.linspace(0, min(every, longest - 1), N_OFFSETS, endpoint=False).astype(int))
+    parts = []
+    for offset in offsets:
+        try:
+            parts.append(data.thin(every, int(offset)))
+        except ValueError:  # no segment is that long
+            break
+    return parts
 
 
 @dataclass(frozen=True, eq=False)

@@ -1,0 +1,265 @@
+"""Model selection: searching θ, comparing kernels, and choosing how far to thin.
+
+Nothing here knows what is inside a kernel or an objective. A search starts from several guesses scaled to the data, explores them on a
+small sample of it, and finishes the best on all of it.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gptd_rl import exact, objectives
+from gptd_rl.kernels import SquaredExponential, spread_of
+from gptd_rl.metrics import ARD, FactorAnalysis, Isotropic
+from gptd_rl.model import NOISE, Model
+from gptd_rl.objectives import Objective
+from gptd_rl.observations import Noise, Observations, observe
+from gptd_rl.optimise import Function, lbfgs, quasi_newton
+from gptd_rl.temporal import TemporalDifference
+from gptd_rl.trajectories import Array, Trajectories
+
+# Searches explore on about this many states before they touch more.
+COARSE_SIZE = 300
+# Leave-one-episode-out, which chooses the thinning, looks at about this many states.
+JUDGED_SIZE = 1000
+
+# A relevance below this, per squared spread of its input, bends the value function so little that its effect is linear.
+KNEE = 1e-2
+
+Report = Callable[[float], None]
+
+
+# -------------------------------------------------------------------------------------- scales of the data
+
+
+@dataclass(frozen=True, eq=False)
+class Scales:
+    """What sensible guesses and bounds are measured by."""
+
+    variance: float  # of the returns around their level
+    level: float  # their mean
+    spread: Array  # standard deviation of each input, 1 where constant  [D]
+    constant: Array  # which inputs are constant  [D]
+
+    @classmethod
+    def of(cls, data: Trajectories) -> Scales:
+        """Measure `data`."""
+        H = TemporalDifference.of(data)
+        z = H.null_vectors()
+        # If V were a constant c, r = (1−γ)c: a guess of what follows a truncation.
+        lost = float((1.0 - data.discounts)[z > 0].sum() - (z == 1.0).sum())
+        tail = float(data.rewards[z > 0].sum()) / lost if lost > 1e-9 else 0.0
+        returns = H.returns(data.rewards) + tail * z
+        level = float(returns.mean())
+        variance = float(returns.var())
+        if variance <= 1e-12 * (1.0 + level**2):
+            variance = level**2 if level else 1.0
+        constant = np.ptp(data.states, axis=0) == 0
+        return cls(variance, level, spread_of(data.states), constant)
+
+    def bounds(self, model: Model, noise_floor: float) -> tuple[Array, Array]:
+        """Lower and upper bounds of θ; parameters that are held, and constant inputs, get equal ones."""
+        value = self.variance
+        level = self.variance + self.level**2
+        lower, upper = [1e-4 * value, 1e-4 * level, noise_floor * value], [1e4 * value, 1e4 * level, 10 * value]
+        squared = self.spread**2
+        metric = model.kernel.metric
+        if isinstance(metric, Isotropic):
+            low, high = np.array([1e-8 / squared.max()]), np.array([1e4 / squared.min()])
+        else:
+            low, high = 1e-8 / squared, np.where(self.constant, 1e-8, 1e4) / squared
+        lo, hi = np.log(np.concatenate([lower, low])), np.log(np.concatenate([upper, high]))
+        if isinstance(metric, FactorAnalysis):
+            limit = np.tile(np.where(self.constant, 0.0, 100.0) / self.spread, metric.rank)
+            lo, hi = np.concatenate([lo, -limit]), np.concatenate([hi, limit])
+        held = ~model.is_free
+        theta = model.theta
+        return np.where(held, theta, lo), np.where(held, theta, hi)
+
+
+# -------------------------------------------------------------------------------------- where to start
+
+
+def first_guesses(kind: str, scales: Scales, rank: int, rng: np.random.Generator, n: int) -> list[Model]:
+    """Models to start from: three laid out by hand (medium, smooth and noisy, short), the others at random."""
+    layouts = [(1.0, 1e-2), (0.1, 0.3), (5.0, 1e-3)]  # (squared inverse lengthscale per spread², noise share)
+    while len(layouts) < 3 + n:
+        layouts.append((10.0 ** rng.uniform(-1.5, 1.5), 10.0 ** rng.uniform(-4.0, -0.3)))
+    D = len(scales.spread)
+    guesses = []
+    for relevance, noise in layouts:
+        a = np.where(scales.constant, 1e-8, relevance / D) / scales.spread**2
+        if kind == "isotropic":
+            metric: Isotropic | ARD | FactorAnalysis = Isotropic(float(np.exp(np.log(a).mean())), D)
+        elif kind == "ard":
+            metric = ARD(a)
+        else:
+            directions = np.linalg.qr(rng.normal(size=(D, rank)))[0]
+            metric = FactorAnalysis(0.1 * a, directions * np.sqrt(relevance) / scales.spread[:, None])
+        kernel = SquaredExponential(metric, scales.variance, scales.variance + scales.level**2)
+        guesses.append(Model(kernel, noise * scales.variance))
+    return guesses
+
+
+def grow_rank(model: Model, scales: Scales, rng: np.random.Generator) -> Model:
+    """Turn an ARD or factor model into one with a further, small, random direction."""
+    metric = model.kernel.metric
+    size = np.sqrt(np.median(metric.eigenvalues * np.median(scales.spread) ** 2))
+    column = 0.3 * size * rng.normal(size=len(scales.spread)) / scales.spread
+    before = metric.loadings if isinstance(metric, FactorAnalysis) else np.zeros((len(column), 0))
+    a = metric.a if isinstance(metric, ARD | FactorAnalysis) else metric.relevances
+    grown = FactorAnalysis(a, np.column_stack([before, column]))
+    kernel = SquaredExponential(grown, model.kernel.signal_variance, model.kernel.bias)
+    return Model(kernel, model.noise_variance, model.noise_is_fixed)
+
+
+# -------------------------------------------------------------------------------------- one search
+
+
+@dataclass(frozen=True, eq=False)
+class Coordinates:
+    """The free parameters of a model as an optimiser should see them.
+
+    Positive parameters move as logarithms, factor loadings in units of 1/spread. The relevances a_ν of single inputs are
+    logarithmic when large but *linear when small* (an asinh): an input that does not matter reaches its bound in one step, where
+    log a would creep down for ever.
+    """
+
+    template: Model
+    free: NDArray[np.bool_]  # [P]
+    unit: Array  # step of a plain parameter, 1 or 1/spread  [n_free]
+    knee: Array  # where a relevance turns from linear to logarithmic, log(KNEE/spread²); nan for others  [n_free]
+    lower: Array  # [n_free]
+    upper: Array  # [n_free]
+
+    @classmethod
+    def of(cls, template: Model, scales: Scales, noise_floor: float) -> Coordinates:
+        """Free parameters of `template`, with the bounds that `scales` suggest."""
+        lower, upper = scales.bounds(template, noise_floor)
+        free = template.is_free & (lower < upper)
+        template = template.with_theta(np.where(free, template.theta, np.clip(template.theta, lower, upper)))
+        unit, knee = np.ones(len(free)), np.full(len(free), np.nan)
+        raw, D = ~template.is_log, len(scales.spread)
+        unit[raw] = np.tile(1.0 / scales.spread, raw.sum() // D)
+        if not isinstance(template.kernel.metric, Isotropic):
+            knee[NOISE + 1 : NOISE + 1 + D] = np.log(KNEE / scales.spread**2)
+        blank = cls(template, free, unit[free], knee[free], lower[free], upper[free])
+        return replace(blank, lower=blank._x(lower[free]), upper=blank._x(upper[free]))
+
+    def pack(self, model: Model) -> Array:
+        """Free parameters of `model`."""
+        return np.clip(self._x(model.theta[self.free]), self.lower, self.upper)
+
+    def unpack(self, x: Array) -> Model:
+        """Build the model at `x`."""
+        theta = self.template.theta
+        with np.errstate(invalid="ignore"):
+            theta[self.free] = np.where(np.isnan(self.knee), x * self.unit, self.knee + np.log(np.sinh(np.abs(x))))
+        return self.template.with_theta(theta)
+
+    def function(self, objective: Objective, report: Report | None) -> Function:
+        """Give `objective` as a function of the free parameters."""
+
+        def f(x: Array) -> tuple[float, Array]:
+            value, gradient = objective(self.unpack(x))
+            if report is not None:
+                report(value)
+            return value, gradient[self.free] * self._slope(x)
+
+        return f
+
+    def curvature(self, x: Array, seen: Observations) -> Array:
+        """Fisher information of `seen` at `x`, with a ridge of a tenth of a nat."""
+        information = exact.fisher_information(self.unpack(x), seen)[np.ix_(self.free, self.free)]
+        slope = self._slope(x)
+        return information * np.multiply.outer(slope, slope) + 0.1 * np.eye(len(x))
+
+    def _x(self, theta: Array) -> Array:
+        return np.where(np.isnan(self.knee), theta / self.unit, np.arcsinh(np.exp(theta - np.nan_to_num(self.knee))))
+
+    def _slope(self, x: Array) -> Array:
+        """∂θ/∂x."""
+        return np.where(np.isnan(self.knee), self.unit, 1.0 / np.tanh(np.where(np.isnan(self.knee), 1.0, x)))
+
+
+@dataclass(frozen=True, eq=False)
+class Task:
+    """An objective on all of the data, and growing samples of the data on the way to it."""
+
+    objective: Objective
+    n_rows: float  # rewards that the objective weighs
+    ladder: tuple[Observations, ...]  # about COARSE_SIZE states, then twice as many each time
+    ladder_is_all: bool  # the only sample is all there is, and its evidence the objective
+
+    @classmethod
+    def of(cls, data: Trajectories, noise: Noise, name: str, every: int) -> Task:
+        """Prepare the objective called `name` (with thinning `every`) for `data`."""
+        if name in ("loo", "leave_one_episode_out"):
+            whole = observe(data, noise, merge=False)
+            groups = objectives.visit_groups if name == "loo" else objectives.episode_groups
+            return cls(objectives.leave_out(whole, groups(whole)), data.n_rows, _ladder(data, noise), False)
+        parts = objectives.thinned_parts(data, every)
+        seen = [observe(part, noise) for part in parts]
+        n_rows = float(np.mean([s.n_rows for s in seen]))
+        small = seen[0].operator.n_targets <= COARSE_SIZE
+        ladder = (seen[0],) if small else _ladder(parts[0], noise)
+        return cls(objectives.averaged(seen), n_rows, ladder, small and len(parts) == 1)
+
+
+def _ladder(data: Trajectories, noise: Noise) -> tuple[Observations, ...]:
+    sizes = [COARSE_SIZE]
+    while 4 * sizes[-1] <= len(data):
+        sizes.append(2 * sizes[-1])
+    return tuple(observe(coarsen(data, size), noise) for size in sizes)
+
+
+def coarsen(data: Trajectories, size: int) -> Trajectories:
+    """A sample of about `size` states: thinned where segments are long, whole segments where they are short."""
+    every = -(-len(data) // size)
+    if every == 1:
+        return data
+    if len(data) / data.n_segments >= 4 * every:
+        return data.thin(every)
+    n_kept = max(1, round(data.n_segments * size / len(data)))
+    return data[np.linspace(0, data.n_segments - 1, n_kept).round().astype(int)]
+
+
+@dataclass(frozen=True, eq=False)
+class Found:
+    """The best model of one search."""
+
+    model: Model
+    value: float  # of the objective, smaller is better
+    n_evaluations: int  # of the objective on all data
+    seconds: float
+
+
+def search(
+    task: Task,
+    guesses: Sequence[Model],
+    scales: Scales,
+    noise_floor: float,
+    report: Report | None = None,
+) -> Found:
+    """Minimise the objective of `task`: explore from every guess on the sample, finish the best on all data."""
+    began = time.perf_counter()
+    space = Coordinates.of(guesses[0], scales, noise_floor)
+    first = task.ladder[0]
+    explore = space.function(objectives.marginal_likelihood(first), report)
+    tried = [lbfgs(explore, space.pack(g), space.lower, space.upper) for g in guesses]
+    best = min(tried, key=lambda t: t.value)
+    if not task.ladder_is_all:
+        steps = [(objectives.marginal_likelihood(seen), float(seen.n_rows)) for seen in task.ladder[1:]]
+        rows = float(first.n_rows)
+        curvature = space.curvature(best.x, first)
+        for objective, n_rows in [*steps, (task.objective, task.n_rows)]:
+            f = space.function(objective, report)
+            best = quasi_newton(f, best.x, space.lower, space.upper, curvature * (n_rows / rows))
+            assert best.curvature is not None
+            curvature, rows = best.curvature, n_rows
+    return Found(space.unpack(best.x), best.value, best.n_evaluations, time.perf_counter() - began)
