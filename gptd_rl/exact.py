@@ -1,7 +1,7 @@
 """Exact GPTD: the posterior over values and the evidence of the rewards.
 
-With the observations ``y = FᵀV + ε`` everything follows from one matrix, ``S = FᵀKF + σ²I``. It is built, factored, and inverted in
-one buffer; its inverse, less an outer product, is the gradient of the evidence with respect to S.
+With the observations ``y = FᵀV + ε`` everything follows from one matrix, ``S = FᵀKF + σ²I``. It is built, factored,
+and inverted in one buffer; its inverse, less an outer product, is the gradient of the evidence with respect to S.
 """
 
 from __future__ import annotations
@@ -76,8 +76,8 @@ def gradient(model: Model, seen: Observations, A: Array, beside: float = 0.0) ->
 def fisher_information(model: Model, seen: Observations, step: float = 1e-4) -> Array:
     """Expected curvature of −log p(r) at θ, of shape (P, P): ½ tr(S⁻¹ ∂S/∂θ_i S⁻¹ ∂S/∂θ_j).
 
-    One ∂S/∂θ_i at a time, by central differences; contracting it gives a whole row. Meant for small samples: it steers an
-    optimiser, so its own error does not matter.
+    One ∂S/∂θ_i at a time, by central differences; contracting it gives a whole row. Meant for small samples: it
+    steers an optimiser, so its own error does not matter.
     """
     inverse = linalg.symmetrise_in_place(linalg.inverse_in_place(factorise(model, seen)))
     rows = []
@@ -140,7 +140,8 @@ class Posterior:
         """Variance of the error of the posterior mean when the noise is what it is in a Markov chain, of shape (m,).
 
         The returns' residuals share their future noise; the TD errors δ_t do not. With u the weight of each reward in
-        the mean, the sampling noise is Σ_t δ_t² u_t². It takes the place of σ²‖g‖², what independent residuals would add.
+        the mean, the sampling noise is Σ_t δ_t² u_t². It takes the place of σ²‖g‖², what independent residuals would
+        add.
         """
         return np.concatenate([self._martingale_variance(c) for c in _chunks(states)])
 

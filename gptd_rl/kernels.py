@@ -1,7 +1,7 @@
 """The squared-exponential covariance of the value function, ``k(x, x') = v₀·exp(−½ d²_Ω(x, x')) + b`` (paper eq. 3.3).
 
-Kernels know states and nothing else. An objective hands them ``A = ∂L/∂K``; they contract it with ∂K/∂θ, tile by tile, so that
-neither a second n×n matrix nor an n×n×P tensor ever exists:
+Kernels know states and nothing else. An objective hands them ``A = ∂L/∂K``; they contract it with ∂K/∂θ, tile by
+tile, so that neither a second n×n matrix nor an n×n×P tensor ever exists:
 
     B = A∘(v₀C)        ∂L/∂log v₀ = ΣB        ∂L/∂log b = b·ΣA
     ∂L/∂Ω = −½[ Xᵀdiag(B1)X + X'ᵀdiag(Bᵀ1)X' − XᵀBX' − X'ᵀBᵀX ]
@@ -13,9 +13,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from gptd_rl.metrics import Metric
 from gptd_rl.trajectories import Array
@@ -68,9 +68,7 @@ class SquaredExponential:
     def theta(self) -> Array:
         """[log v₀, log b, metric…]; a bias or relevance of exactly 0 is −inf here, and stays where it is."""
         with np.errstate(divide="ignore"):
-            return np.concatenate(
-                [np.log([self.signal_variance, self.bias]), np.atleast_1d(self.metric.theta)]
-            )
+            return np.concatenate([np.log([self.signal_variance, self.bias]), np.atleast_1d(self.metric.theta)])
 
     @property
     def parameter_names(self) -> tuple[str, ...]:
@@ -78,7 +76,7 @@ class SquaredExponential:
         return ("v0", "b", *self.metric.parameter_names)
 
     @property
-    def is_log(self) -> Array:
+    def is_log(self) -> NDArray[np.bool_]:
         """Which entries of `theta` are logarithms."""
         return np.concatenate([[True, True], self.metric.is_log])
 
@@ -135,9 +133,7 @@ class SquaredExponential:
 
     def _gradient(self, sums: _Sums) -> Array:
         v0 = self.signal_variance
-        return np.concatenate(
-            [[v0 * sums.B, self.bias * sums.A], self.metric.pull_back(v0 * sums.omega)]
-        )
+        return np.concatenate([[v0 * sums.B, self.bias * sums.A], self.metric.pull_back(v0 * sums.omega)])
 
 
 def lower_tiles(n: int) -> Iterator[tuple[slice, slice]]:
@@ -158,9 +154,7 @@ class _Pair:
     @classmethod
     def of(cls, metric: Metric, states: Array, others: Array) -> _Pair:
         if states.shape[1] != metric.n_dims or others.shape[1] != metric.n_dims:
-            raise ValueError(
-                f"the kernel has {metric.n_dims} dimensions; got states of width {states.shape[1]}."
-            )
+            raise ValueError(f"the kernel has {metric.n_dims} dimensions; got states of width {states.shape[1]}.")
         centre = others.mean(axis=0) if len(others) else 0.0  # small numbers, small rounding errors
         states, others = states - centre, others - centre
         w, w2 = metric.whiten(states), metric.whiten(others)
@@ -196,12 +190,4 @@ class _Sums:
         cross = X.T @ (B @ X2)  # XᵀBX'  [D, D]
         self.A += factor * float(A.sum())
         self.B += factor * float(row_sums.sum())
-        self.omega -= (0.5 * factor) * (
-            (X.T * row_sums) @ X + (X2.T * column_sums) @ X2 - cross - cross.T
-        )
-
-
-def spread_of(states: Array) -> Any:
-    """Standard deviation of each state variable, 1 where it is constant; of shape (n_dims,)."""
-    std = states.std(axis=0)
-    return np.where(std > 1e-12 * (1.0 + np.abs(states).max(axis=0)), std, 1.0)
+        self.omega -= (0.5 * factor) * ((X.T * row_sums) @ X + (X2.T * column_sums) @ X2 - cross - cross.T)

@@ -1,7 +1,7 @@
 """Dense linear algebra in place: one n×n buffer goes from a covariance to its Cholesky factor to its inverse.
 
-Symmetric matrices are lower triangles of C-ordered arrays. LAPACK sees the transpose, an upper triangle in Fortran order, and
-works on the same memory.
+Symmetric matrices are lower triangles of C-ordered arrays. LAPACK sees the transpose, an upper triangle in Fortran
+order, and works on the same memory.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """How far apart two states are: the paper's three metrics Ω in ``d²(x, x') = (x − x')ᵀ Ω (x − x')`` (Section 5.2).
 
-A metric knows three things: the coordinates in which its distance is the ordinary one (`whiten`), its own parameters as a
-vector θ (log for positive ones, raw for factor loadings), and how a gradient with respect to the D×D matrix Ω becomes one
-with respect to θ (`pull_back`).
+A metric knows three things: the coordinates in which its distance is the ordinary one (`whiten`), its own parameters
+as a vector θ (log for positive ones, raw for factor loadings), and how a gradient with respect to the D×D matrix Ω
+becomes one with respect to θ (`pull_back`).
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Protocol, Self
 
 import numpy as np
-from numpy.typing import ArrayLike
+from numpy.typing import ArrayLike, NDArray
 
 from gptd_rl.trajectories import Array
 
@@ -20,34 +20,56 @@ class Metric(Protocol):
     """What the kernel asks of a metric."""
 
     @property
-    def n_dims(self) -> int: ...
+    def n_dims(self) -> int:
+        """Width of a state."""
+        ...
 
     @property
-    def matrix(self) -> Array: ...
+    def matrix(self) -> Array:
+        """Ω, of shape (n_dims, n_dims)."""
+        ...
 
     @property
-    def eigenvalues(self) -> Array: ...
+    def eigenvalues(self) -> Array:
+        """The s_i, largest first."""
+        ...
 
     @property
-    def directions(self) -> Array: ...
+    def directions(self) -> Array:
+        """The u_i as rows."""
+        ...
 
     @property
-    def relevances(self) -> Array: ...
+    def relevances(self) -> Array:
+        """Diagonal of Ω."""
+        ...
 
     @property
-    def theta(self) -> Array: ...
+    def theta(self) -> Array:
+        """The parameters as a vector."""
+        ...
 
     @property
-    def parameter_names(self) -> tuple[str, ...]: ...
+    def parameter_names(self) -> tuple[str, ...]:
+        """Names of the entries of `theta`."""
+        ...
 
     @property
-    def is_log(self) -> Array: ...
+    def is_log(self) -> NDArray[np.bool_]:
+        """Which entries of `theta` are logarithms."""
+        ...
 
-    def with_theta(self, theta: Array) -> Self: ...
+    def with_theta(self, theta: Array) -> Self:
+        """Return the same metric with other parameters."""
+        ...
 
-    def whiten(self, states: Array) -> Array: ...
+    def whiten(self, states: Array) -> Array:
+        """Coordinates in which d² is the ordinary squared distance."""
+        ...
 
-    def pull_back(self, gradient: Array) -> Array: ...
+    def pull_back(self, gradient: Array) -> Array:
+        """Turn ∂L/∂Ω into ∂L/∂θ."""
+        ...
 
 
 class _Spectrum:
@@ -60,7 +82,7 @@ class _Spectrum:
     @property
     def eigenvalues(self) -> Array:
         """The s_i, of shape (n_dims,): how fast the value may vary along each direction."""
-        return np.linalg.eigvalsh(self.matrix)[::-1]
+        return np.asarray(np.linalg.eigvalsh(self.matrix)[::-1], dtype=np.float64)
 
     @property
     def directions(self) -> Array:
@@ -72,7 +94,7 @@ class _Spectrum:
     @property
     def relevances(self) -> Array:
         """Diagonal of Ω, of shape (n_dims,): how relevant each state variable is on its own."""
-        return np.diag(self.matrix).copy()
+        return np.diagonal(self.matrix).copy()
 
 
 @dataclass(frozen=True, eq=False)
@@ -109,7 +131,7 @@ class Isotropic(_Spectrum):
         return ("h",)
 
     @property
-    def is_log(self) -> Array:
+    def is_log(self) -> NDArray[np.bool_]:
         """Which entries of θ are logarithms."""
         return np.array([True])
 
@@ -164,7 +186,7 @@ class ARD(_Spectrum):
         return tuple(f"a{d + 1}" for d in range(self.n_dims))
 
     @property
-    def is_log(self) -> Array:
+    def is_log(self) -> NDArray[np.bool_]:
         """Which entries of θ are logarithms."""
         return np.ones(self.n_dims, dtype=bool)
 
@@ -231,7 +253,7 @@ class FactorAnalysis(_Spectrum):
         return (*own, *(f"m{k}_{d}" for k in range(1, self.rank + 1) for d in dims))
 
     @property
-    def is_log(self) -> Array:
+    def is_log(self) -> NDArray[np.bool_]:
         """Which entries of θ are logarithms."""
         return np.arange(self.n_dims * (1 + self.rank)) < self.n_dims
 
@@ -246,9 +268,7 @@ class FactorAnalysis(_Spectrum):
 
     def pull_back(self, gradient: Array) -> Array:
         """∂L/∂log a_ν = a_ν·[∂L/∂Ω]_νν and ∂L/∂M = 2·(∂L/∂Ω)·M."""
-        return np.concatenate(
-            [self.a * np.diag(gradient), (2.0 * gradient @ self.loadings).T.ravel()]
-        )
+        return np.concatenate([self.a * np.diag(gradient), (2.0 * gradient @ self.loadings).T.ravel()])
 
 
 def _refuse_negative(values: Array, name: str) -> None:

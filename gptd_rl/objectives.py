@@ -1,8 +1,9 @@
 """What model selection minimises: each objective is a function of θ with its gradient, in closed form.
 
 - `marginal_likelihood`: −log p(r), the paper's. Right for deterministic systems.
-- `averaged` over `thinned_parts`: the evidence of every τ-th state, averaged over offsets. In a stochastic system neighbouring returns share their noise, and
-  the plain evidence takes what merely identifies an episode for relevant; states τ steps apart are nearly independent.
+- `averaged` over `thinned_parts`: the evidence of every τ-th state, averaged over offsets. In a stochastic system
+  neighbouring returns share their noise, and the plain evidence takes what merely identifies an episode for relevant;
+  states τ steps apart are nearly independent.
 - `leave_out`: how well each return, or each whole episode, is predicted from all the others.
 
 All of them are in nats of the whole data, so that their values and gradients can be set side by side.
@@ -17,14 +18,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gptd_rl import exact, linalg
-from gptd_rl.model import Model
+from gptd_rl.model import Model, pack_gradient
 from gptd_rl.observations import Observations
 from gptd_rl.trajectories import Array, Trajectories
 
 Objective = Callable[[Model], tuple[float, Array]]
 
-# Offsets over which the thinned evidence is averaged.
-N_OFFSETS = 5
+# The thinned evidence is averaged over at least this many offsets, and over more while the parts are small.
+MIN_OFFSETS = 5
+MIN_STATES = 2000
 
 
 def marginal_likelihood(seen: Observations) -> Objective:
@@ -48,12 +50,48 @@ def averaged(parts: Sequence[Observations]) -> Objective:
     return objective
 
 
+@dataclass(frozen=True, eq=False)
+class Prior:
+    """A weak opinion on θ for thinned data, whose parts are small: a few nats, so any clear evidence overrules it.
+
+    Small parts let a wiggly, noiseless fit win by chance. The prior finds it implausible that the value function
+    turns over many times within the spread of an input, and that a stochastic system has no noise.
+    """
+
+    variance: float  # of the returns
+    spread: Array  # of the inputs  [D]
+
+    # E[d²/2] for states one spread apart, and the noise share of the returns' variance with its spread in log
+    CURVATURE = 3.0
+    NOISE_SHARE = 0.3
+    NOISE_SPREAD = 1.5
+
+    def __call__(self, model: Model) -> tuple[float, Array]:
+        """Minus the log prior and its gradient."""
+        by_omega = np.diag(self.spread**2) / (2.0 * self.CURVATURE)
+        metric = model.kernel.metric
+        deviation = np.log(model.noise_variance / (self.NOISE_SHARE * self.variance)) / self.NOISE_SPREAD
+        value = float((by_omega * metric.matrix).sum()) + 0.5 * deviation**2
+        kernel_gradient = np.concatenate([[0.0, 0.0], metric.pull_back(by_omega)])
+        return value, pack_gradient(kernel_gradient, deviation / self.NOISE_SPREAD)
+
+    def added_to(self, objective: Objective) -> Objective:
+        """`objective` with this prior."""
+
+        def penalised(model: Model) -> tuple[float, Array]:
+            (value, gradient), (penalty, slope) = objective(model), self(model)
+            return value + penalty, gradient + slope
+
+        return penalised
+
+
 def thinned_parts(data: Trajectories, every: int) -> list[Trajectories]:
     """`data` thinned from a handful of evenly spaced offsets."""
     if every == 1:
         return [data]
     longest = int(data.lengths.max())
-    offsets = np.unique(np.linspace(0, min(every, longest - 1), N_OFFSETS, endpoint=False).astype(int))
+    n_offsets = max(MIN_OFFSETS, -(-MIN_STATES * every // len(data)))
+    offsets = np.unique(np.linspace(0, min(every, longest - 1), n_offsets, endpoint=False).astype(int))
     parts = []
     for offset in offsets:
         try:
@@ -91,8 +129,8 @@ def episode_groups(seen: Observations) -> list[NDArray[np.int64]]:
 def leave_out(seen: Observations, groups: Sequence[NDArray[np.int64]]) -> Objective:
     """Minus the log density of each target given all other groups; one visit or one episode a group.
 
-    Marginal densities of single targets, not the joint density of an episode: a joint density would again reward a kernel
-    for explaining how the noise within an episode hangs together.
+    Marginal densities of single targets, not the joint density of an episode: a joint density would again reward a
+    kernel for explaining how the noise within an episode hangs together.
     """
 
     def objective(model: Model) -> tuple[float, Array]:
@@ -101,9 +139,7 @@ def leave_out(seen: Observations, groups: Sequence[NDArray[np.int64]]) -> Object
         value, q, N = 0.0, np.zeros_like(w), np.zeros_like(P)
         for g, (C, residual) in zip(groups, blocks, strict=True):
             variance = np.diagonal(C)
-            value += 0.5 * float(
-                (np.log(2.0 * np.pi * variance) + residual**2 / variance).sum()
-            )
+            value += 0.5 * float((np.log(2.0 * np.pi * variance) + residual**2 / variance).sum())
             by_variance = 0.5 * (1.0 / variance - (residual / variance) ** 2)
             by_residual = residual / variance
             # C = M⁻¹ and residual = C w with M = [S⁻¹]_gg: ∂/∂M = −C diag(·)C − sym(C h residualᵀ), ∂/∂w = C h
@@ -119,9 +155,7 @@ def leave_out(seen: Observations, groups: Sequence[NDArray[np.int64]]) -> Object
     return objective
 
 
-def predict_left_out(
-    model: Model, seen: Observations, groups: Sequence[NDArray[np.int64]]
-) -> LeftOut:
+def predict_left_out(model: Model, seen: Observations, groups: Sequence[NDArray[np.int64]]) -> LeftOut:
     """Predict each group's targets from all other groups'."""
     P, w = _inverse(model, seen)
     residuals, variances = np.zeros_like(w), np.zeros_like(w)

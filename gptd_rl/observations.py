@@ -1,7 +1,7 @@
 """Rewards as white-noise observations of the value function: ``y = Fᵀ V + ε``, ``ε ~ N(0, σ²I)``.
 
-The paper's model is ``r = H V + η`` with ``η ~ N(0, Σ)``. Both of its noise models, and every mix of terminated and truncated
-segments, take this one form, so that the posterior and the objectives are written once:
+The paper's model is ``r = H V + η`` with ``η ~ N(0, Σ)``. Both of its noise models, and every mix of terminated and
+truncated segments, take this one form, so that the posterior and the objectives are written once:
 
 ==============  =============================  =========================================================
 noise Σ         targets y                      F
@@ -11,11 +11,11 @@ noise Σ         targets y                      F
                                                else an orthonormal basis of H's row space (`Reflection`)
 ==============  =============================  =========================================================
 
-The second line is a change of variables by the Jacobian ½ log det HHᵀ: GPTD with σ²HHᵀ is Gaussian-process regression on
-returns, with the unknown tail of each truncated segment projected out.
+The second line is a change of variables by the Jacobian ½ log det HHᵀ: GPTD with σ²HHᵀ is Gaussian-process regression
+on returns, with the unknown tail of each truncated segment projected out.
 
-Repeated states are merged, exactly: c visits of one state are one target with weight √c, plus a scatter among the visits that no
-value function explains. So a run over u distinct states costs O(u³) per evaluation, however long it is.
+Repeated states are merged, exactly: c visits of one state are one target with weight √c, plus a scatter among the
+visits that no value function explains. So a run over u distinct states costs O(u³) per evaluation, however long it is.
 """
 
 from __future__ import annotations
@@ -39,15 +39,25 @@ class Operator(Protocol):
     """F, which says how the targets see the values: it maps u values to q targets."""
 
     @property
-    def n_targets(self) -> int: ...
+    def n_targets(self) -> int:
+        """Number q of targets."""
+        ...
 
-    def observe(self, values: Array) -> Array: ...
+    def observe(self, values: Array) -> Array:
+        """Fᵀ·values, of shape (q, …)."""
+        ...
 
-    def spread(self, weights: Array) -> Array: ...
+    def spread(self, weights: Array) -> Array:
+        """F·weights, of shape (u, …)."""
+        ...
 
-    def observe_covariance(self, K: Array) -> Array: ...
+    def observe_covariance(self, K: Array) -> Array:
+        """FᵀKF from the lower triangle of K, which may be overwritten."""
+        ...
 
-    def spread_gradient(self, A: Array) -> Array: ...
+    def spread_gradient(self, A: Array) -> Array:
+        """FAFᵀ from the lower triangle of A, which may be overwritten."""
+        ...
 
 
 @dataclass(frozen=True, eq=False)
@@ -289,17 +299,13 @@ def observe(data: Trajectories, noise: Noise, *, merge: bool = True) -> Observat
     H = TemporalDifference.of(data)
     if noise == "deterministic":
         rewards = np.where(H.has_row, data.rewards, 0.0)
-        whole = Observations(
-            data, noise, H, data.states, rewards, Differences(H), H.shape[0], 0.0, 0.0, None
-        )
+        whole = Observations(data, noise, H, data.states, rewards, Differences(H), H.shape[0], 0.0, 0.0, None)
         return _merge_tied(whole) if merge else whole
     returns, jacobian = H.returns(data.rewards), 0.5 * H.log_det_gram()
     if data.terminated.all():
         return _merge_visits(data, H, returns, merge)
     mirror = Reflection.of(data, H)
-    whole = Observations(
-        data, noise, H, data.states, mirror.observe(returns), mirror, H.shape[0], 0.0, jacobian, None
-    )
+    whole = Observations(data, noise, H, data.states, mirror.observe(returns), mirror, H.shape[0], 0.0, jacobian, None)
     return _merge_tied(whole) if merge else whole
 
 
@@ -312,9 +318,7 @@ def distinct(states: Array) -> tuple[Array, NDArray[np.int64]]:
     return states[first[order]], rank[inverse.reshape(-1)]
 
 
-def _merge_visits(
-    data: Trajectories, H: TemporalDifference, returns: Array, merge: bool
-) -> Observations:
+def _merge_visits(data: Trajectories, H: TemporalDifference, returns: Array, merge: bool) -> Observations:
     """Every segment terminated: c visits with returns y are one target √c·mean(y)."""
     states, visits = distinct(data.states) if merge else (data.states, np.arange(len(data)))
     counts = np.bincount(visits).astype(np.float64)
@@ -344,7 +348,7 @@ def _merge_tied(whole: Observations) -> Observations:
         Z = sparse.csr_array((z, (H.segment_of, visits)), shape=(H.n_segments, u))
         G = np.diag(np.bincount(visits).astype(np.float64)) - (Z.T @ Z).toarray()  # EᵀΠE
     operator = Merged.of(G)
-    seen = E.T @ whole.operator.spread(whole.targets)  # EᵀFy
+    seen: Array = E.T @ whole.operator.spread(whole.targets)  # EᵀFy
     targets = operator.inverse.T @ seen  # R⁺EᵀFy
     scatter = max(0.0, float(whole.targets @ whole.targets - targets @ targets))
     return Observations(

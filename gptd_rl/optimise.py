@@ -1,8 +1,8 @@
 """Minimising an objective of a few parameters whose every evaluation is dear.
 
-Two tools. `lbfgs`, SciPy's, explores from a start on a small sample of the data. `quasi_newton` goes on from there with ever more of it:
-it is given the curvature (the Fisher information of the sample, then what the last search learnt) and needs a handful of
-evaluations where L-BFGS, which has to find the curvature out, needs dozens.
+Two tools. `lbfgs`, SciPy's, explores from a start on a small sample of the data. `quasi_newton` goes on from there
+with ever more of it: it is given the curvature (the Fisher information of the sample, then what the last search
+learnt) and needs a handful of evaluations where L-BFGS, which has to find the curvature out, needs dozens.
 """
 
 from __future__ import annotations
@@ -47,7 +47,6 @@ def quasi_newton(
     lower: Array,
     upper: Array,
     curvature: Array,
-    refresh: Callable[[Array], Array] | None = None,
     tolerance: float = 1e-3,
     max_evaluations: int = 100,
 ) -> Optimum:
@@ -63,8 +62,6 @@ def quasi_newton(
     start, lower, upper : ndarray of shape (n,)
     curvature : ndarray of shape (n, n)
         Second derivatives at the start; updated on the way, and handed back with the optimum.
-    refresh : callable, optional
-        x → curvature, asked anew after every step that won more than a nat.
     """
     x = np.clip(start, lower, upper)
     B = curvature
@@ -88,10 +85,7 @@ def quasi_newton(
             length *= float(np.clip(-0.5 * expected / (value_new - value - expected), 0.1, 0.5))
         if value_new >= value:
             break
-        if refresh is not None and value - value_new > 1.0:
-            B = refresh(x_new)
-        else:
-            B = _bfgs_update(B, x_new - x, g_new - g)
+        B = _bfgs_update(B, x_new - x, g_new - g)
         x, value, g = x_new, value_new, g_new
     return Optimum(x, value, n_evaluations, B)
 

@@ -1,7 +1,7 @@
 """Model selection: searching θ, comparing kernels, and choosing how far to thin.
 
-Nothing here knows what is inside a kernel or an objective. A search starts from several guesses scaled to the data, explores them on a
-small sample of it, and finishes the best on all of it.
+Nothing here knows what is inside a kernel or an objective. A search starts from several guesses scaled to the data,
+explores them on a small sample of it, and finishes the best on all of it.
 """
 
 from __future__ import annotations
@@ -14,72 +14,22 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gptd_rl import exact, objectives
-from gptd_rl.kernels import SquaredExponential, spread_of
+from gptd_rl.kernels import SquaredExponential
 from gptd_rl.metrics import ARD, FactorAnalysis, Isotropic
 from gptd_rl.model import NOISE, Model
-from gptd_rl.objectives import Objective
+from gptd_rl.objectives import Objective, Prior
 from gptd_rl.observations import Noise, Observations, observe
 from gptd_rl.optimise import Function, lbfgs, quasi_newton
-from gptd_rl.temporal import TemporalDifference
+from gptd_rl.scales import Scales
 from gptd_rl.trajectories import Array, Trajectories
 
 # Searches explore on about this many states before they touch more.
 COARSE_SIZE = 300
-# Leave-one-episode-out, which chooses the thinning, looks at about this many states.
-JUDGED_SIZE = 1000
 
 # A relevance below this, per squared spread of its input, bends the value function so little that its effect is linear.
 KNEE = 1e-2
 
 Report = Callable[[float], None]
-
-
-# -------------------------------------------------------------------------------------- scales of the data
-
-
-@dataclass(frozen=True, eq=False)
-class Scales:
-    """What sensible guesses and bounds are measured by."""
-
-    variance: float  # of the returns around their level
-    level: float  # their mean
-    spread: Array  # standard deviation of each input, 1 where constant  [D]
-    constant: Array  # which inputs are constant  [D]
-
-    @classmethod
-    def of(cls, data: Trajectories) -> Scales:
-        """Measure `data`."""
-        H = TemporalDifference.of(data)
-        z = H.null_vectors()
-        # If V were a constant c, r = (1−γ)c: a guess of what follows a truncation.
-        lost = float((1.0 - data.discounts)[z > 0].sum() - (z == 1.0).sum())
-        tail = float(data.rewards[z > 0].sum()) / lost if lost > 1e-9 else 0.0
-        returns = H.returns(data.rewards) + tail * z
-        level = float(returns.mean())
-        variance = float(returns.var())
-        if variance <= 1e-12 * (1.0 + level**2):
-            variance = level**2 if level else 1.0
-        constant = np.ptp(data.states, axis=0) == 0
-        return cls(variance, level, spread_of(data.states), constant)
-
-    def bounds(self, model: Model, noise_floor: float) -> tuple[Array, Array]:
-        """Lower and upper bounds of θ; parameters that are held, and constant inputs, get equal ones."""
-        value = self.variance
-        level = self.variance + self.level**2
-        lower, upper = [1e-4 * value, 1e-4 * level, noise_floor * value], [1e4 * value, 1e4 * level, 10 * value]
-        squared = self.spread**2
-        metric = model.kernel.metric
-        if isinstance(metric, Isotropic):
-            low, high = np.array([1e-8 / squared.max()]), np.array([1e4 / squared.min()])
-        else:
-            low, high = 1e-8 / squared, np.where(self.constant, 1e-8, 1e4) / squared
-        lo, hi = np.log(np.concatenate([lower, low])), np.log(np.concatenate([upper, high]))
-        if isinstance(metric, FactorAnalysis):
-            limit = np.tile(np.where(self.constant, 0.0, 100.0) / self.spread, metric.rank)
-            lo, hi = np.concatenate([lo, -limit]), np.concatenate([hi, limit])
-        held = ~model.is_free
-        theta = model.theta
-        return np.where(held, theta, lo), np.where(held, theta, hi)
 
 
 # -------------------------------------------------------------------------------------- where to start
@@ -125,9 +75,9 @@ def grow_rank(model: Model, scales: Scales, rng: np.random.Generator) -> Model:
 class Coordinates:
     """The free parameters of a model as an optimiser should see them.
 
-    Positive parameters move as logarithms, factor loadings in units of 1/spread. The relevances a_ν of single inputs are
-    logarithmic when large but *linear when small* (an asinh): an input that does not matter reaches its bound in one step, where
-    log a would creep down for ever.
+    Positive parameters move as logarithms, factor loadings in units of 1/spread. The relevances a_ν of single inputs
+    are logarithmic when large but *linear when small* (an asinh): an input that does not matter reaches its bound in
+    one step, where log a would creep down for ever.
     """
 
     template: Model
@@ -158,8 +108,8 @@ class Coordinates:
     def unpack(self, x: Array) -> Model:
         """Build the model at `x`."""
         theta = self.template.theta
-        with np.errstate(invalid="ignore"):
-            theta[self.free] = np.where(np.isnan(self.knee), x * self.unit, self.knee + np.log(np.sinh(np.abs(x))))
+        linear = np.isnan(self.knee)
+        theta[self.free] = np.where(linear, x * self.unit, self.knee + np.log(np.sinh(np.where(linear, 1.0, x))))
         return self.template.with_theta(theta)
 
     def function(self, objective: Objective, report: Report | None) -> Function:
@@ -192,23 +142,37 @@ class Task:
     """An objective on all of the data, and growing samples of the data on the way to it."""
 
     objective: Objective
+    seen: tuple[Observations, ...]  # the data as the objective sees them, in one part or several thinned ones
     n_rows: float  # rewards that the objective weighs
     ladder: tuple[Observations, ...]  # about COARSE_SIZE states, then twice as many each time
     ladder_is_all: bool  # the only sample is all there is, and its evidence the objective
+    prior: Prior | None = None
 
     @classmethod
-    def of(cls, data: Trajectories, noise: Noise, name: str, every: int) -> Task:
+    def of(cls, data: Trajectories, noise: Noise, name: str, every: int, scales: Scales) -> Task:
         """Prepare the objective called `name` (with thinning `every`) for `data`."""
         if name in ("loo", "leave_one_episode_out"):
             whole = observe(data, noise, merge=False)
             groups = objectives.visit_groups if name == "loo" else objectives.episode_groups
-            return cls(objectives.leave_out(whole, groups(whole)), data.n_rows, _ladder(data, noise), False)
+            objective = objectives.leave_out(whole, groups(whole))
+            return cls(objective, (whole,), data.n_rows, _ladder(data, noise), False)
         parts = objectives.thinned_parts(data, every)
-        seen = [observe(part, noise) for part in parts]
+        seen = tuple(observe(part, noise) for part in parts)
         n_rows = float(np.mean([s.n_rows for s in seen]))
         small = seen[0].operator.n_targets <= COARSE_SIZE
         ladder = (seen[0],) if small else _ladder(parts[0], noise)
-        return cls(objectives.averaged(seen), n_rows, ladder, small and len(parts) == 1)
+        prior = Prior(scales.variance, scales.spread) if every > 1 else None
+        return cls(objectives.averaged(seen), seen, n_rows, ladder, small and len(parts) == 1, prior)
+
+    def evidence(self, model: Model) -> exact.Evidence:
+        """Evidence of the data as the objective sees them, averaged over the parts."""
+        each = [exact.evidence(model, part) for part in self.seen]
+        complexity, fit = np.mean([(e.complexity, e.data_fit) for e in each], axis=0)
+        return exact.Evidence(float(complexity), float(fit), round(self.n_rows))
+
+    def judge(self, objective: Objective) -> Objective:
+        """`objective` with the prior, where there is one."""
+        return objective if self.prior is None else self.prior.added_to(objective)
 
 
 def _ladder(data: Trajectories, noise: Noise) -> tuple[Observations, ...]:
@@ -250,7 +214,11 @@ def search(
     began = time.perf_counter()
     space = Coordinates.of(guesses[0], scales, noise_floor)
     first = task.ladder[0]
-    explore = space.function(objectives.marginal_likelihood(first), report)
+
+    def function(objective: Objective) -> Function:
+        return space.function(task.judge(objective), report)
+
+    explore = function(objectives.marginal_likelihood(first))
     tried = [lbfgs(explore, space.pack(g), space.lower, space.upper) for g in guesses]
     best = min(tried, key=lambda t: t.value)
     if not task.ladder_is_all:
@@ -258,8 +226,113 @@ def search(
         rows = float(first.n_rows)
         curvature = space.curvature(best.x, first)
         for objective, n_rows in [*steps, (task.objective, task.n_rows)]:
-            f = space.function(objective, report)
-            best = quasi_newton(f, best.x, space.lower, space.upper, curvature * (n_rows / rows))
+            scaled = curvature * (n_rows / rows)
+            best = quasi_newton(function(objective), best.x, space.lower, space.upper, scaled)
             assert best.curvature is not None
             curvature, rows = best.curvature, n_rows
     return Found(space.unpack(best.x), best.value, best.n_evaluations, time.perf_counter() - began)
+
+
+# -------------------------------------------------------------------------------------- comparing variants
+
+
+@dataclass(frozen=True, eq=False)
+class Candidate:
+    """One kernel variant after its search; with thinning, its evidence is the average over the thinned parts."""
+
+    variant: str
+    rank: int  # of the factor-analysis directions, 0 for the others
+    model: Model
+    objective: float  # smaller is better
+    evidence: float
+    complexity: float
+    data_fit: float
+    n_parameters: int
+    seconds: float
+
+
+class Comparison(tuple[Candidate, ...]):
+    """The variants that were tried, as a table."""
+
+    @property
+    def best(self) -> Candidate:
+        """The variant with the smallest objective."""
+        return min(self, key=lambda c: c.objective)
+
+    def __str__(self) -> str:
+        head = (
+            f"{'variant':<10} {'rank':>4} {'evidence':>12} {'complexity':>12} {'data fit':>10} "
+            f"{'parameters':>10} {'seconds':>8}"
+        )
+        rows = [
+            f"{c.variant:<10} {c.rank:>4} {c.evidence:>12.2f} {c.complexity:>12.2f} {c.data_fit:>10.2f} "
+            f"{c.n_parameters:>10} {c.seconds:>8.2f}" + ("  *" if c is self.best else "")
+            for c in self
+        ]
+        return "\n".join([head, *rows])
+
+
+@dataclass(frozen=True, eq=False)
+class Plan:
+    """How to search: everything that is the same for every variant."""
+
+    noise_floor: float
+    n_restarts: int
+    noise_variance: float | None  # held at this value, if given
+    seed: int | None
+    max_rank: int | None
+    warm: Model | None = None  # a model to start from, beside the guesses
+    report: Report | None = None
+
+    def guesses(self, kind: str, rank: int, scales: Scales) -> list[Model]:
+        """Where to start a variant."""
+        rng = np.random.default_rng(self.seed)
+        models = first_guesses(kind, scales, rank, rng, self.n_restarts)
+        if self.warm is not None and len(self.warm.theta) == len(models[0].theta):
+            models.append(self.warm)
+        if self.noise_variance is not None:
+            models = [replace(m, noise_variance=self.noise_variance, noise_is_fixed=True) for m in models]
+        return models
+
+    def run(self, task: Task, kind: str, rank: int, guesses: Sequence[Model], scales: Scales) -> Candidate:
+        """Search one variant."""
+        found = search(task, guesses, scales, self.noise_floor, self.report)
+        e = task.evidence(found.model)
+        n_free = int(found.model.is_free.sum())
+        return Candidate(
+            kind, rank, found.model, found.value, e.log_likelihood, e.complexity, e.data_fit, n_free, found.seconds
+        )
+
+
+def compare(kernel: str | SquaredExponential, task: Task, scales: Scales, plan: Plan) -> Comparison:
+    """Search every variant that `kernel` stands for: a name, "auto" for all of them, or a kernel of the user's own."""
+    if isinstance(kernel, SquaredExponential):
+        return Comparison([plan.run(task, *_own(kernel, scales, plan), scales)])
+    tried = []
+    if kernel in ("isotropic", "auto"):
+        tried.append(plan.run(task, "isotropic", 0, plan.guesses("isotropic", 0, scales), scales))
+    D = len(scales.spread)
+    if kernel in ("ard", "auto") or D == 1:  # one input has no direction to find
+        tried.append(plan.run(task, "ard", 0, plan.guesses("ard", 0, scales), scales))
+    if kernel in ("factor", "auto"):
+        rng = np.random.default_rng(plan.seed)
+        start = tried[-1].model if tried else None
+        for rank in range(1, min(D - 1, plan.max_rank or D) + 1):
+            guesses = plan.guesses("factor", rank, scales)
+            if start is not None:
+                guesses.append(grow_rank(start, scales, rng))
+            tried.append(plan.run(task, "factor", rank, guesses, scales))
+            start = tried[-1].model
+    return Comparison(tried)
+
+
+def _own(kernel: SquaredExponential, scales: Scales, plan: Plan) -> tuple[str, int, list[Model]]:
+    """Variant, rank and guesses for a kernel that the user made: it comes first, and what it holds fixed stays."""
+    metric = kernel.metric
+    rank = metric.rank if isinstance(metric, FactorAnalysis) else 0
+    kind = "isotropic" if isinstance(metric, Isotropic) else "ard" if isinstance(metric, ARD) else "factor"
+    guesses = plan.guesses(kind, rank, scales)
+    own = replace(guesses[0], kernel=kernel)
+    held = ~own.is_free
+    others = [own.with_theta(np.where(held, own.theta, g.theta)) for g in guesses]
+    return kind, rank, [own, *others]

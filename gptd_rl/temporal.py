@@ -1,13 +1,15 @@
 """The operator H, which turns values into expected rewards: ``(H V)_i = V(x_i) − γ_i V(x_{i+1})`` (paper eq. 4).
 
-H is never built densely. It has one row per state, except the last state of a truncated segment, about whose future nothing
-is known. Adding a unit row there makes it the square unit upper-bidiagonal matrix Ĥ, and everything else is one banded
-solve with Ĥ: discounted returns, the null vectors of H, and the recursion along each segment that error bars need.
+H is never built densely. It has one row per state, except the last state of a truncated segment, about whose future
+nothing is known. Adding a unit row there makes it the square unit upper-bidiagonal matrix Ĥ, and everything else is
+one banded solve with Ĥ: discounted returns, the null vectors of H, and the recursion along each segment that error
+bars need.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,8 +23,8 @@ from gptd_rl.trajectories import Array, Trajectories
 class TemporalDifference:
     """H for one set of trajectories.
 
-    Arrays over rows are kept at full length, one entry per state, with a zero at the states that have no row: the rows of H
-    then line up with the states, and shifted subtraction is all there is to a product.
+    Arrays over rows are kept at full length, one entry per state, with a zero at the states that have no row: the
+    rows of H then line up with the states, and shifted subtraction is all there is to a product.
     """
 
     discounts: Array  # [n]
@@ -135,6 +137,6 @@ class TemporalDifference:
         return np.ascontiguousarray(solution).reshape(right.shape)
 
 
-def _column(vector: NDArray[np.generic], like: Array) -> Array:
+def _column(vector: NDArray[Any], like: Array) -> NDArray[Any]:
     """Give `vector` the trailing axes of `like`, to scale its rows."""
     return vector.reshape(-1, *([1] * (like.ndim - 1)))

@@ -168,9 +168,7 @@ class Trajectories:
         )
 
     @classmethod
-    def from_episodes(
-        cls, episodes: Iterable[Mapping[str, Any] | object], gamma: float | None = None
-    ) -> Trajectories:
+    def from_episodes(cls, episodes: Iterable[Mapping[str, Any] | object], gamma: float | None = None) -> Trajectories:
         """Read Gymnasium-like episodes; if both flags are set, termination wins.
 
         Parameters
@@ -289,7 +287,8 @@ class Trajectories:
             if not -self.n_segments <= segments < self.n_segments:
                 raise IndexError(f"segment {segments} of {self.n_segments}.")
             segments = [int(segments)]
-        chosen = np.arange(self.n_segments)[segments]
+        picked: Any = segments if isinstance(segments, slice) else np.asarray(segments)
+        chosen = np.arange(self.n_segments)[picked]
         if chosen.size == 0:
             raise ValueError("empty data: the selection holds no segment.")
         starts = self.starts
@@ -397,7 +396,9 @@ class _Episode:
 
     @classmethod
     def read(cls, episode: Mapping[str, Any] | object, number: int, gamma: float | None) -> _Episode:
-        get = episode.get if isinstance(episode, Mapping) else lambda name: getattr(episode, name, None)
+        def get(name: str) -> Any:
+            return episode.get(name) if isinstance(episode, Mapping) else getattr(episode, name, None)
+
         where = f"episode {number}: "
         if get("observations") is None or get("rewards") is None:
             raise ValueError(f"{where}expected observations [T+1] and rewards [T].")

@@ -1,0 +1,66 @@
+# `make demo` and `make test` do all the set-up; only Python 3.11 or newer must be there.
+#   make PYTHON=python3.12 test     another interpreter
+#   make VENV=somewhere test        another virtual environment
+
+PYTHON ?= python3
+VENV   ?= .venv
+JOBS   ?= 2
+
+PY  := $(VENV)/bin/python
+# -qq: warnings of pip's configuration stay away, errors are printed.
+PIP_INSTALL := $(PY) -m pip install -qq --disable-pip-version-check -c constraints.txt
+
+BASE := $(VENV)/.installed-base
+DEV  := $(VENV)/.installed-dev
+
+# Figures go to files.
+export MPLBACKEND := Agg
+
+.DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
+.PHONY: help demo test lint format bench-exact bench-selection clean distclean
+
+help: ## list the targets
+	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1|\2/p' Makefile | awk -F'|' '{ printf "%-24s %s\n", $$1, $$2 }'
+
+demo: $(BASE) ## collect, fit, print the relevances and write demo.png
+	$(PY) examples/demo.py
+
+test: lint ## format, lint, types, tests, doctests and examples: what CI runs
+	OPENBLAS_NUM_THREADS=1 OMP_NUM_THREADS=1 $(PY) -m pytest -n $(JOBS)
+
+lint: $(DEV) ## format, lint and types only
+	$(PY) -m ruff format --check .
+	$(PY) -m ruff check .
+	$(PY) -m mypy
+
+format: $(DEV) ## rewrite the sources as `make lint` wants them
+	$(PY) -m ruff format .
+	$(PY) -m ruff check --fix .
+
+bench-exact: $(DEV) ## time and memory beside other libraries and the LAPACK floor
+	$(PY) benchmarks/exact.py
+
+bench-selection: $(DEV) ## objectives over tasks whose value function is known
+	$(PY) benchmarks/selection.py
+
+clean: ## remove what tools left behind, except the virtual environment
+	rm -rf build dist *.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis demo.png
+	find gptd_rl envs agents tests examples benchmarks -name __pycache__ -prune -exec rm -rf {} +
+
+distclean: clean ## remove the virtual environments as well
+	rm -rf $(VENV) .ci-venv
+
+# One environment, two fillings: what the demo needs, and everything (without which `make demo`
+# would wait for torch). Each is renewed when the requirements change.
+$(VENV)/pyvenv.cfg:
+	@$(PYTHON) -c 'import sys; sys.exit("gptd-rl needs Python 3.11 or newer, this is %d.%d. Try: make PYTHON=python3.12 ..." % sys.version_info[:2] if sys.version_info < (3, 11) else 0)'
+	$(PYTHON) -m venv $(VENV)
+
+$(BASE): pyproject.toml constraints.txt | $(VENV)/pyvenv.cfg
+	$(PIP_INSTALL) -e .
+	@touch $@
+
+$(DEV): pyproject.toml constraints.txt | $(VENV)/pyvenv.cfg
+	$(PIP_INSTALL) -e ".[sb3,render,minari,dev]"
+	@touch $(BASE) $@

@@ -1,0 +1,443 @@
+"""The estimator that users hold: fit a value function to sampled transitions, predict it anywhere, with error bars."""
+
+from __future__ import annotations
+
+import inspect
+import os
+import warnings
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal, Self, overload
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+from scipy.stats import norm
+
+from gptd_rl import exact, thinning
+from gptd_rl.kernels import SquaredExponential
+from gptd_rl.model import Model
+from gptd_rl.observations import Noise, Observations, observe
+from gptd_rl.progress import watch
+from gptd_rl.scales import Scales
+from gptd_rl.selection import Plan, Report, Task, compare
+from gptd_rl.thinning import Trial
+from gptd_rl.trajectories import Array, Trajectories, as_states
+
+KERNELS = ("isotropic", "ard", "factor", "auto")
+NOISES = ("stochastic", "deterministic")
+OBJECTIVES = ("auto", "marginal_likelihood", "thinned", "loo", "leave_one_episode_out")
+METHODS = ("auto", "exact")
+
+
+class NotFittedError(ValueError, AttributeError):
+    """Raised when a model is asked before it was fitted."""
+
+
+class RelevanceWarning(UserWarning):
+    """The plain evidence and the prediction of left-out episodes disagree on which input matters most."""
+
+
+@dataclass(frozen=True, eq=False)
+class Pruning:
+    """What `GPTD.prune` removed, and what it did to the evidence (the paper's "(II) without y")."""
+
+    kept: NDArray[np.int64]
+    removed: NDArray[np.int64]
+    before: exact.Evidence
+    after: exact.Evidence
+
+    def __str__(self) -> str:
+        removed = ", ".join(str(i) for i in self.removed) or "none"
+        rows = [f"inputs removed: {removed}", f"{'':<8} {'evidence':>12} {'complexity':>12} {'data fit':>10}"]
+        for name, e in (("before", self.before), ("after", self.after)):
+            rows.append(f"{name:<8} {e.log_likelihood:>12.2f} {e.complexity:>12.2f} {e.data_fit:>10.2f}")
+        return "\n".join(rows)
+
+
+class GPTD:
+    """Gaussian-process temporal-difference learning of V, which selects its own kernel.
+
+    Parameters
+    ----------
+    kernel : {"isotropic", "ard", "factor", "auto"} or SquaredExponential
+        The paper's three variants; "factor" tries every rank from 1 to n_dims − 1, "auto" tries all variants; the
+        best objective wins. A kernel object is where the search starts, and may hold some of its parameters fixed.
+    noise : {"stochastic", "deterministic"}
+        σ²HHᵀ, right for any system, or σ²I, for deterministic systems only: it is biased elsewhere, and its evidence
+        does not tell.
+    objective : {"auto", "marginal_likelihood", "thinned", "loo", "leave_one_episode_out"}
+        What model selection optimises. "auto" is the evidence, as in the paper, where the system is deterministic,
+        and the thinned evidence where it is not: neighbouring returns share their noise there, and the plain evidence
+        mistakes what merely identifies an episode for a relevant input.
+    thinning : int, optional
+        τ for ``objective="thinned"``; the effective horizon 1/(1−γ) by default.
+    method : {"auto", "exact"}
+        How the posterior is held.
+    noise_variance : float, optional
+        Hold σ² at this value.
+    noise_floor : float
+        Smallest σ² to consider, as a share of the variance of the returns.
+    n_restarts : int
+        Random starts of the search beside the three that are laid out by the scales of the data.
+    max_rank : int, optional
+        Largest rank of factor analysis to try.
+    warm_start : bool
+        Start the search from the last fit, too.
+    random_state : int, optional
+        Seed of the random starts.
+    progress_bar : bool
+        Show how the search goes.
+
+    Attributes
+    ----------
+    kernel_ : SquaredExponential
+        The kernel selected; ``kernel_.metric`` has Ω, its eigenvalues and directions.
+    noise_variance_ : float
+        σ²; predictions use ``thinning_ * noise_variance_``.
+    thinning_ : int
+        τ; 1 is the paper.
+    theta_ : ndarray
+        [log v₀, log b, log σ², metric…], named by `parameter_names_`.
+    relevances_ : ndarray of shape (n_dims,)
+        Diagonal of Ω; 0 for inputs that were pruned.
+    log_marginal_likelihood_, complexity_, data_fit_ : float
+        Evidence of all rewards at `theta_`, and its parts ½ log det Q and ½ rᵀQ⁻¹r.
+    comparison_ : Comparison
+        The variants tried; ``print(v.comparison_)`` is a table.
+    thinning_trials_ : list of Trial
+        For ``objective="auto"``: each τ, the relevances it selects and its leave-one-episode-out error.
+    inputs_ : ndarray
+        The state variables in use.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> steps = np.arange(6.0)  # a corridor: one step costs 1, the end is terminal
+    >>> episode = dict(observations=steps[:, None], rewards=-np.ones(5), terminated=True)
+    >>> v = GPTD().fit(Trajectories.from_episodes([episode], gamma=1.0))
+    >>> v.predict([[2.0]]).round(1)
+    array([-3.])
+    """
+
+    def __init__(
+        self,
+        kernel: str | SquaredExponential = "ard",
+        *,
+        noise: Noise = "stochastic",
+        objective: str = "auto",
+        thinning: int | None = None,
+        method: str = "auto",
+        noise_variance: float | None = None,
+        noise_floor: float = 1e-6,
+        n_restarts: int = 1,
+        max_rank: int | None = None,
+        warm_start: bool = False,
+        random_state: int | None = 0,
+        progress_bar: bool = False,
+    ) -> None:
+        self.kernel = kernel
+        self.noise = noise
+        self.objective = objective
+        self.thinning = thinning
+        self.method = method
+        self.noise_variance = noise_variance
+        self.noise_floor = noise_floor
+        self.n_restarts = n_restarts
+        self.max_rank = max_rank
+        self.warm_start = warm_start
+        self.random_state = random_state
+        self.progress_bar = progress_bar
+
+    # ---------------------------------------------------------------------------------- fitting
+
+    def fit(self, data: Trajectories) -> Self:
+        """Select a model for `data` and condition it on them.
+
+        Parameters
+        ----------
+        data : Trajectories
+            Transitions sampled under the policy to be evaluated.
+        """
+        self._check_parameters()
+        _check_data(data)
+        return self._fit(data, np.arange(data.n_dims), every=None)
+
+    def _fit(self, data: Trajectories, inputs: NDArray[np.int64], every: int | None) -> Self:
+        """Fit to some of the inputs; `every` is the thinning, chosen by the objective if None."""
+        warm = self.model_ if self.warm_start and hasattr(self, "model_") else None
+        used = data.take_inputs(inputs)
+        scales = Scales.of(used)
+        self.thinning_trials_: list[Trial] = []
+        with watch(self.progress_bar) as report:
+            plan = self._plan(warm, report)
+            if every is None:
+                every = self._choose_thinning(used, plan)
+            name = self.objective if self.objective in ("loo", "leave_one_episode_out") else "thinned"
+            _check_memory(used, copies=5 if name != "thinned" else 1, every=every)
+            task = Task.of(used, self.noise, name, every, scales)
+            self.comparison_ = compare(self.kernel, task, scales, plan)
+        self._adopt(data, inputs, self.comparison_.best.model, every)
+        return self
+
+    def _adopt(self, data: Trajectories, inputs: NDArray[np.int64], model: Model, every: int) -> None:
+        """Condition `model` on `data` and set what users read."""
+        self.data_, self.inputs_, self.model_, self.thinning_ = data, inputs, model, every
+        self.n_dims_ = data.n_dims
+        self.seen_: Observations = observe(data.take_inputs(inputs), self.noise)
+        self.evidence_ = exact.evidence(model, self.seen_)
+        self.posterior_ = exact.Posterior.condition(model.with_noise(every * model.noise_variance), self.seen_)
+        self.kernel_, self.noise_variance_ = model.kernel, model.noise_variance
+        self.theta_, self.parameter_names_ = model.theta, model.parameter_names
+        self.relevances_ = np.zeros(data.n_dims)
+        self.relevances_[inputs] = model.kernel.metric.relevances
+        self.log_marginal_likelihood_ = self.evidence_.log_likelihood
+        self.complexity_, self.data_fit_ = self.evidence_.complexity, self.evidence_.data_fit
+
+    def _plan(self, warm: Model | None, report: Report | None) -> Plan:
+        return Plan(
+            self.noise_floor, self.n_restarts, self.noise_variance, self.random_state, self.max_rank, warm, report
+        )
+
+    def _choose_thinning(self, data: Trajectories, plan: Plan) -> int:
+        if self.objective == "thinned":
+            return self.thinning or max(1, round(min(thinning.horizon(data), max(thinning.candidates(data)))))
+        if self.objective != "auto" or self.noise == "deterministic":
+            return 1
+
+        def select(part: Trajectories, every: int) -> Model:
+            scales = Scales.of(part)
+            kernel = "ard" if self.kernel in ("factor", "auto") else self.kernel
+            return compare(kernel, Task.of(part, self.noise, "thinned", every, scales), scales, plan).best.model
+
+        self.thinning_trials_ = thinning.try_thinnings(data, self.noise, select)
+        chosen = thinning.choose(self.thinning_trials_)
+        spread = Scales.of(data).spread ** 2
+        plain, ours = (int(np.argmax(t.relevances * spread)) for t in (self.thinning_trials_[0], chosen))
+        if plain != ours:
+            warnings.warn(
+                f"the plain evidence calls input {plain} the most relevant, left-out episodes say input {ours}: "
+                f"thinning by τ = {chosen.thinning} (see thinning_trials_).",
+                RelevanceWarning,
+                stacklevel=4,
+            )
+        return chosen.thinning
+
+    def prune(self, threshold: float = 1e-3) -> GPTD:
+        """Leave out the inputs that do not matter, and fit again.
+
+        Parameters
+        ----------
+        threshold : float
+            An input goes if moving it by one standard deviation changes ½d² by less than half of this.
+
+        Returns
+        -------
+        GPTD
+            A fitted model of its own that takes states of the same width; ``print(pruned.pruning_)`` shows both
+            evidences.
+        """
+        self._check_fitted()
+        spread = np.ones(self.n_dims_)
+        spread[self.inputs_] = Scales.of(self.data_.take_inputs(self.inputs_)).spread
+        strength = self.relevances_ * spread**2
+        keep = strength >= min(threshold, strength.max())
+        kept = np.flatnonzero(keep & np.isin(np.arange(self.n_dims_), self.inputs_))
+        pruned = GPTD(**self.get_params())
+        if isinstance(self.kernel, SquaredExponential) and len(kept) < len(self.inputs_):
+            raise ValueError(
+                "a kernel object fixes the number of inputs, so its model cannot be pruned: "
+                "use data.take_inputs(…) and a kernel of that width, or kernel='ard'."
+            )
+        pruned._fit(self.data_, kept, self.thinning_)
+        removed = np.setdiff1d(self.inputs_, kept)
+        pruned.pruning_ = Pruning(kept, removed, self.evidence_, pruned.evidence_)
+        return pruned
+
+    pruning_: Pruning
+
+    # ---------------------------------------------------------------------------------- predicting
+
+    @overload
+    def predict(self, states: ArrayLike, return_std: Literal[False] = ...) -> Array: ...
+
+    @overload
+    def predict(self, states: ArrayLike, return_std: Literal[True]) -> tuple[Array, Array]: ...
+
+    def predict(self, states: ArrayLike, return_std: bool = False) -> Array | tuple[Array, Array]:
+        """Posterior mean of V and, if asked, its standard deviation under the model (paper eqs. 9 and 10).
+
+        Parameters
+        ----------
+        states : array-like of shape (m, n_dims)
+        return_std : bool
+            The paper's posterior, which takes the residuals of the returns for independent. In a stochastic system they
+            are not: `confidence_interval` is the honest one.
+
+        Returns
+        -------
+        mean : ndarray of shape (m,)
+        std : ndarray of shape (m,)
+            Only if `return_std`.
+        """
+        x = self._check_states(states)
+        mean = self.posterior_.mean(x)
+        return (mean, np.sqrt(self.posterior_.variance(x))) if return_std else mean
+
+    def confidence_interval(self, states: ArrayLike, level: float = 0.95) -> tuple[Array, Array]:
+        """Interval that holds V(x) with probability `level`, with the noise correlated as it is in a Markov chain.
+
+        Its variance is what the prior leaves open plus the sampling noise Σ_t δ_t² u_t² of the TD errors δ_t, and
+        never less than the posterior's.
+
+        Parameters
+        ----------
+        states : array-like of shape (m, n_dims)
+        level : float
+
+        Returns
+        -------
+        lower, upper : ndarray of shape (m,)
+        """
+        if not 0.0 < level < 1.0:
+            raise ValueError(f"level must lie between 0 and 1; got {level}.")
+        x = self._check_states(states)
+        mean = self.posterior_.mean(x)
+        variance = np.maximum(self.posterior_.martingale_variance(x), self.posterior_.variance(x))
+        half = norm.ppf(0.5 + 0.5 * level) * np.sqrt(variance)
+        return mean - half, mean + half
+
+    @overload
+    def log_marginal_likelihood(self, theta: ArrayLike | None = ..., eval_gradient: Literal[False] = ...) -> float: ...
+
+    @overload
+    def log_marginal_likelihood(
+        self, theta: ArrayLike | None = ..., *, eval_gradient: Literal[True]
+    ) -> tuple[float, Array]: ...
+
+    def log_marginal_likelihood(
+        self, theta: ArrayLike | None = None, eval_gradient: bool = False
+    ) -> float | tuple[float, Array]:
+        """Evidence of all rewards at `theta` (at `theta_` if None), and its gradient if asked.
+
+        Parameters
+        ----------
+        theta : array-like of shape (n_parameters,), optional
+            In the order of `parameter_names_`; logarithms, but factor loadings as they are.
+        eval_gradient : bool
+        """
+        self._check_fitted()
+        model = self.model_
+        if theta is not None:
+            values = np.asarray(theta, dtype=np.float64)
+            if values.shape != self.theta_.shape:
+                raise ValueError(
+                    f"theta must have shape {self.theta_.shape} ({self.parameter_names_}); got {values.shape}."
+                )
+            model = model.with_theta(values)
+        if not eval_gradient:
+            return exact.evidence(model, self.seen_).log_likelihood
+        value, gradient = exact.evidence_and_gradient(model, self.seen_)
+        return value.log_likelihood, -gradient
+
+    # ---------------------------------------------------------------------------------- keeping
+
+    def save(self, path: str | os.PathLike[str]) -> Path:
+        """Write the fitted model to `path`: arrays and JSON, no code; read it back by `gptd_rl.load`."""
+        from gptd_rl.storage import save
+
+        self._check_fitted()
+        return save(self, path)
+
+    def get_params(self) -> dict[str, Any]:
+        """Return the constructor's arguments."""
+        return {name: getattr(self, name) for name in inspect.signature(type(self)).parameters}
+
+    def set_params(self, **params: Any) -> Self:
+        """Change the constructor's arguments."""
+        for name, value in params.items():
+            if name not in self.get_params():
+                raise ValueError(f"GPTD has no parameter {name!r}; it has {sorted(self.get_params())}.")
+            setattr(self, name, value)
+        return self
+
+    def __repr__(self) -> str:
+        defaults = inspect.signature(type(self)).parameters
+        changed = [f"{n}={v!r}" for n, v in self.get_params().items() if v is not defaults[n].default]
+        return f"GPTD({', '.join(changed)})"
+
+    # ---------------------------------------------------------------------------------- checking
+
+    def _check_parameters(self) -> None:
+        if not isinstance(self.kernel, SquaredExponential):
+            _check_choice("kernel", self.kernel, KERNELS, "or a SquaredExponential kernel")
+        _check_choice("noise", self.noise, NOISES)
+        _check_choice("objective", self.objective, OBJECTIVES)
+        _check_choice("method", self.method, METHODS)
+        if self.thinning is not None and (self.objective != "thinned" or self.thinning < 1):
+            raise ValueError(f"thinning={self.thinning} needs objective='thinned' and a whole number of 1 or more.")
+        for name in ("noise_variance", "noise_floor"):
+            value = getattr(self, name)
+            if value is not None and not (np.isfinite(value) and value > 0):
+                raise ValueError(f"{name} must be positive; got {value}.")
+        if self.n_restarts < 0:
+            raise ValueError(f"n_restarts must be 0 or more; got {self.n_restarts}.")
+
+    def _check_fitted(self) -> None:
+        if not hasattr(self, "posterior_"):
+            raise NotFittedError("this GPTD has not been fitted yet: call fit(data) first.")
+
+    def _check_states(self, states: ArrayLike) -> Array:
+        self._check_fitted()
+        x = as_states(states, name="states")
+        if x.shape[1] != self.n_dims_:
+            raise ValueError(
+                f"states must have {self.n_dims_} columns, as in fit; got shape {x.shape}. "
+                "A single state is [[x1, x2, …]]."
+            )
+        return x[:, self.inputs_]
+
+
+def _check_choice(name: str, value: object, allowed: tuple[str, ...], besides: str = "") -> None:
+    if not isinstance(value, str) or value not in allowed:
+        raise ValueError(
+            f"{name} must be one of {', '.join(map(repr, allowed))} {besides}".rstrip() + f"; got {value!r}."
+        )
+
+
+def _check_data(data: Trajectories) -> None:
+    if not isinstance(data, Trajectories):
+        raise TypeError(
+            f"fit expects Trajectories, got {type(data).__name__}: make them by gptd_rl.collect(…), "
+            "Trajectories.from_episodes(…) or Trajectories.from_chain(…)."
+        )
+    steps = data.discounts[np.isin(np.arange(len(data)), data.last, invert=True)]
+    if not data.terminated.any() and (steps == 1.0).all():
+        raise ValueError(
+            "gamma is 1 and no episode terminates: the value is a sum without end. "
+            "Use gamma < 1, or data with a terminal state."
+        )
+
+
+def _check_memory(data: Trajectories, copies: int, every: int) -> None:
+    """Refuse before the machine does: exact GPTD holds a matrix of all pairs of distinct states."""
+    n = len(data)
+    free = _available_bytes()
+    if free is None or 8 * copies * n**2 < free:
+        return
+    n = len(np.unique(data.states, axis=0)) if copies == 1 else n
+    needed = 8 * copies * n**2
+    if needed >= free:
+        raise ValueError(
+            f"exact GPTD over {n} distinct states needs {needed / 2**30:.1f} GiB, and {free / 2**30:.1f} GiB are free. "
+            "Fit a part of the data (data[:k], data.thin(k)); the sparse method for data of this size "
+            "(method='sparse') is not in this release."
+        )
+
+
+def _available_bytes() -> int | None:
+    """Memory that can be had, where the system tells."""
+    try:
+        with open("/proc/meminfo") as lines:
+            return next(1024 * int(line.split()[1]) for line in lines if line.startswith("MemAvailable"))
+    except (OSError, StopIteration):
+        return None

@@ -1,0 +1,121 @@
+"""A fitted model in one file: arrays and a JSON header, no code in it, nothing unpickled on the way back.
+
+The file is a NumPy archive. It holds the data, θ and the constructor's arguments; the posterior is computed again on
+loading, which costs one factorisation and keeps the file small.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import tempfile
+import zipfile
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from gptd_rl.gptd import GPTD
+from gptd_rl.kernels import SquaredExponential
+from gptd_rl.metrics import ARD, FactorAnalysis, Isotropic, Metric
+from gptd_rl.model import Model
+from gptd_rl.trajectories import Trajectories
+
+FORMAT = "gptd-rl model"
+VERSION = 1
+ARRAYS = ("states", "rewards", "discounts", "lengths", "terminated", "actions")
+
+
+def save(v: GPTD, path: str | os.PathLike[str]) -> Path:
+    """Write a fitted `v` to `path`, atomically: the file is whole or as it was before."""
+    path = Path(path)
+    arrays = {name: getattr(v.data_, name) for name in ARRAYS if getattr(v.data_, name) is not None}
+    params = v.get_params()
+    if isinstance(params["kernel"], SquaredExponential):
+        params["kernel"] = _describe(params["kernel"])
+    header = dict(
+        format=FORMAT,
+        version=VERSION,
+        params=params,
+        kernel=_describe(v.kernel_),
+        noise_is_fixed=v.model_.noise_is_fixed,
+        thinning=v.thinning_,
+    )
+    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    try:
+        with os.fdopen(handle, "wb") as file:
+            np.savez_compressed(
+                file,
+                header=np.array(json.dumps(header)),
+                theta=v.theta_,
+                inputs=v.inputs_,
+                allow_pickle=False,
+                **arrays,
+            )
+        os.replace(temporary, path)
+    except BaseException:
+        Path(temporary).unlink(missing_ok=True)
+        raise
+    return path
+
+
+def load(path: str | os.PathLike[str]) -> GPTD:
+    """Read a model that `GPTD.save` wrote.
+
+    Parameters
+    ----------
+    path : path-like
+
+    Returns
+    -------
+    GPTD
+        Fitted: it predicts what the saved one did. `comparison_` and `thinning_trials_` are not kept.
+    """
+    header, arrays = _read(Path(path))
+    params = header["params"]
+    if isinstance(params["kernel"], dict):
+        params["kernel"] = _rebuild(params["kernel"])
+    v = GPTD(**params)
+    data = Trajectories._trusted(**{name: arrays.get(name) for name in ARRAYS})
+    template = Model(_rebuild(header["kernel"]), 1.0, header["noise_is_fixed"])
+    v._adopt(data, arrays["inputs"], template.with_theta(arrays["theta"]), header["thinning"])
+    return v
+
+
+def _read(path: Path) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Header and arrays of the file at `path`; says what is wrong with it otherwise."""
+    try:
+        with np.load(path, allow_pickle=False) as archive:
+            arrays = {name: archive[name] for name in archive.files}
+        header = json.loads(str(arrays.pop("header")))
+        if header["format"] != FORMAT:
+            raise KeyError("format")
+    except FileNotFoundError:
+        raise FileNotFoundError(f"there is no file {path}.") from None
+    except (zipfile.BadZipFile, EOFError, KeyError, TypeError, AttributeError, ValueError) as error:
+        raise ValueError(f"{path} is not a gptd-rl model, or was cut off while it was copied ({error}).") from None
+    if header["version"] > VERSION:
+        raise ValueError(
+            f"{path} has format version {header['version']}, this release reads up to {VERSION}: upgrade gptd-rl."
+        )
+    return header, arrays
+
+
+def _describe(kernel: SquaredExponential) -> dict[str, Any]:
+    metric = kernel.metric
+    return dict(
+        metric=type(metric).__name__,
+        n_dims=metric.n_dims,
+        rank=metric.rank if isinstance(metric, FactorAnalysis) else 0,
+        theta=[None if np.isneginf(t) else float(t) for t in kernel.theta],
+        fixed=sorted(kernel.fixed),
+    )
+
+
+def _rebuild(description: dict[str, Any]) -> SquaredExponential:
+    D, rank = description["n_dims"], description["rank"]
+    metrics: dict[str, Metric] = dict(
+        Isotropic=Isotropic(1.0, D), ARD=ARD(np.ones(D)), FactorAnalysis=FactorAnalysis(np.ones(D), np.ones((D, rank)))
+    )
+    kernel = SquaredExponential(metrics[description["metric"]], fixed=description["fixed"])
+    return kernel.with_theta(np.array([-np.inf if t is None else t for t in description["theta"]]))
