@@ -1,0 +1,53 @@
+"""Environments with known answers, for ``gymnasium.make``.
+
+=======================================  ==========================================================
+``gptd_rl/PendulumSwingUp-v0``           the paper's pendulum, five torques to choose from
+``gptd_rl/PendulumSwingUpContinuous-v0`` the same, any torque being allowed
+``gptd_rl/LatentGridworld-v0``           the paper's gridworld with irrelevant coordinates
+=======================================  ==========================================================
+
+Importing ``gptd_rl`` registers them; ``gymnasium.make("gptd_rl:gptd_rl/...")`` does that by itself.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import gymnasium as gym
+
+from gptd_rl.envs import gridworld, pendulum
+from gptd_rl.envs.gridworld import LatentGridworld, LatentGridworldEnv, LatentGridworldVectorEnv
+from gptd_rl.envs.pendulum import PendulumSwingUp, PendulumSwingUpEnv, PendulumSwingUpVectorEnv
+
+__all__ = [
+    "LatentGridworld",
+    "LatentGridworldEnv",
+    "LatentGridworldVectorEnv",
+    "PendulumSwingUp",
+    "PendulumSwingUpEnv",
+    "PendulumSwingUpVectorEnv",
+    "register_environments",
+]
+
+_PENDULUM = dict(
+    entry_point="gptd_rl.envs.pendulum:PendulumSwingUpEnv",
+    vector_entry_point="gptd_rl.envs.pendulum:PendulumSwingUpVectorEnv",
+    max_episode_steps=pendulum.MAX_EPISODE_STEPS,
+)
+_GRIDWORLD = dict(
+    entry_point="gptd_rl.envs.gridworld:LatentGridworldEnv",
+    vector_entry_point="gptd_rl.envs.gridworld:LatentGridworldVectorEnv",
+    max_episode_steps=gridworld.MAX_EPISODE_STEPS,
+)
+_SPECIFICATIONS: dict[str, dict[str, Any]] = {
+    "gptd_rl/PendulumSwingUp-v0": _PENDULUM,
+    "gptd_rl/PendulumSwingUpContinuous-v0": {**_PENDULUM, "kwargs": {"n_torques": None}},
+    "gptd_rl/LatentGridworld-v0": _GRIDWORLD,
+}
+
+
+def register_environments() -> None:
+    """Make Gymnasium know the environments; those it knows already stay as they are."""
+    for env_id, specification in _SPECIFICATIONS.items():
+        if env_id not in gym.registry:
+            gym.register(id=env_id, **specification)
