@@ -1,14 +1,14 @@
 """Value functions with honest error bars, from sampled transitions alone."""
 
+from gptd_rl.collect import collect
+from gptd_rl.envs import register_environments
 from gptd_rl.gptd import GPTD
 from gptd_rl.kernels import SquaredExponential
 from gptd_rl.metrics import ARD, FactorAnalysis, Isotropic
 from gptd_rl.storage import load
 from gptd_rl.trajectories import Trajectories
 
-from gptd_rl.envs import register_environments  # isort: skip  (it needs nothing of the above)
-
 register_environments()
 
-__all__ = ["ARD", "GPTD", "FactorAnalysis", "Isotropic", "SquaredExponential", "Trajectories", "load"]
+__all__ = ["ARD", "GPTD", "FactorAnalysis", "Isotropic", "SquaredExponential", "Trajectories", "collect", "load"]
 __version__ = "0.1.0"

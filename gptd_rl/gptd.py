@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 import os
 import warnings
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal, Self, overload
 
@@ -105,7 +105,8 @@ class GPTD:
     comparison_ : Comparison
         The variants tried; ``print(v.comparison_)`` is a table.
     thinning_trials_ : list of Trial
-        For ``objective="auto"``: each τ, the relevances it selects and its leave-one-episode-out error.
+        For ``objective="auto"``: each τ tried, the relevances it selects and its leave-one-episode-out error; only the
+        largest τ where that one showed the system to be deterministic.
     inputs_ : ndarray
         The state variables in use.
 
@@ -171,7 +172,8 @@ class GPTD:
         with watch(self.progress_bar) as report:
             plan = self._plan(warm, report)
             if every is None:
-                every = self._choose_thinning(used, plan)
+                every, near = self._choose_thinning(used, plan)
+                plan = replace(plan, near=near)
             name = self.objective if self.objective in ("loo", "leave_one_episode_out") else "thinned"
             _check_memory(used, copies=5 if name != "thinned" else 1, every=every)
             task = Task.of(used, self.noise, name, every, scales)
@@ -195,22 +197,31 @@ class GPTD:
 
     def _plan(self, warm: Model | None, report: Report | None) -> Plan:
         return Plan(
-            self.noise_floor, self.n_restarts, self.noise_variance, self.random_state, self.max_rank, warm, report
+            noise_floor=self.noise_floor,
+            n_restarts=self.n_restarts,
+            noise_variance=self.noise_variance,
+            seed=self.random_state,
+            max_rank=self.max_rank,
+            warm=warm,
+            report=report,
         )
 
-    def _choose_thinning(self, data: Trajectories, plan: Plan) -> int:
+    def _choose_thinning(self, data: Trajectories, plan: Plan) -> tuple[int, Model | None]:
+        """The thinning, and the model that came with its choice, if any."""
         if self.objective == "thinned":
-            return self.thinning or max(1, round(min(thinning.horizon(data), max(thinning.candidates(data)))))
+            horizon = min(thinning.horizon(data), max(thinning.candidates(data)))
+            return self.thinning or max(1, round(horizon)), None
         if self.objective != "auto" or self.noise == "deterministic":
-            return 1
+            return 1, None
 
         def select(part: Trajectories, every: int) -> Model:
             scales = Scales.of(part)
             kernel = "ard" if self.kernel in ("factor", "auto") else self.kernel
             return compare(kernel, Task.of(part, self.noise, "thinned", every, scales), scales, plan).best.model
 
-        self.thinning_trials_ = thinning.try_thinnings(data, self.noise, select)
-        chosen = thinning.choose(self.thinning_trials_)
+        chosen, self.thinning_trials_ = thinning.choose(data, self.noise, select)
+        if chosen is None:
+            return 1, None
         spread = Scales.of(data).spread ** 2
         plain, ours = (int(np.argmax(t.relevances * spread)) for t in (self.thinning_trials_[0], chosen))
         if plain != ours:
@@ -220,7 +231,7 @@ class GPTD:
                 RelevanceWarning,
                 stacklevel=4,
             )
-        return chosen.thinning
+        return chosen.thinning, chosen.model
 
     def prune(self, threshold: float = 1e-3) -> GPTD:
         """Leave out the inputs that do not matter, and fit again.

@@ -143,7 +143,7 @@ class Task:
 
     objective: Objective
     seen: tuple[Observations, ...]  # the data as the objective sees them, in one part or several thinned ones
-    n_rows: float  # rewards that the objective weighs
+    n_rows: int  # rewards that the objective weighs
     ladder: tuple[Observations, ...]  # about COARSE_SIZE states, then twice as many each time
     ladder_is_all: bool  # the only sample is all there is, and its evidence the objective
     prior: Prior | None = None
@@ -158,7 +158,7 @@ class Task:
             return cls(objective, (whole,), data.n_rows, _ladder(data, noise), False)
         parts = objectives.thinned_parts(data, every)
         seen = tuple(observe(part, noise) for part in parts)
-        n_rows = float(np.mean([s.n_rows for s in seen]))
+        n_rows = round(np.mean([s.n_rows for s in seen]))
         small = seen[0].operator.n_targets <= COARSE_SIZE
         ladder = (seen[0],) if small else _ladder(parts[0], noise)
         prior = Prior(scales.variance, scales.spread) if every > 1 else None
@@ -168,7 +168,7 @@ class Task:
         """Evidence of the data as the objective sees them, averaged over the parts."""
         each = [exact.evidence(model, part) for part in self.seen]
         complexity, fit = np.mean([(e.complexity, e.data_fit) for e in each], axis=0)
-        return exact.Evidence(float(complexity), float(fit), round(self.n_rows))
+        return exact.Evidence(float(complexity), float(fit), self.n_rows)
 
     def judge(self, objective: Objective) -> Objective:
         """`objective` with the prior, where there is one."""
@@ -209,8 +209,12 @@ def search(
     scales: Scales,
     noise_floor: float,
     report: Report | None = None,
+    near: Model | None = None,
 ) -> Found:
-    """Minimise the objective of `task`: explore from every guess on the sample, finish the best on all data."""
+    """Minimise the objective of `task`: explore from every guess on the smallest sample, then climb the ladder.
+
+    `near` is a model known to be near the optimum, if there is one: then it starts on all of the data at once.
+    """
     began = time.perf_counter()
     space = Coordinates.of(guesses[0], scales, noise_floor)
     first = task.ladder[0]
@@ -218,19 +222,23 @@ def search(
     def function(objective: Objective) -> Function:
         return space.function(task.judge(objective), report)
 
-    explore = function(objectives.marginal_likelihood(first))
-    tried = [lbfgs(explore, space.pack(g), space.lower, space.upper) for g in guesses]
-    best = min(tried, key=lambda t: t.value)
-    if not task.ladder_is_all:
-        steps = [(objectives.marginal_likelihood(seen), float(seen.n_rows)) for seen in task.ladder[1:]]
-        rows = float(first.n_rows)
-        curvature = space.curvature(best.x, first)
-        for objective, n_rows in [*steps, (task.objective, task.n_rows)]:
+    steps = [(task.objective, task.n_rows)]
+    if near is not None:
+        x = space.pack(near)
+    else:
+        explore = function(objectives.marginal_likelihood(first))
+        tried = [lbfgs(explore, space.pack(g), space.lower, space.upper) for g in guesses]
+        best = min(tried, key=lambda t: t.value)
+        x = best.x
+        steps = [*((objectives.marginal_likelihood(seen), seen.n_rows) for seen in task.ladder[1:]), *steps]
+    if near is not None or not task.ladder_is_all:
+        curvature, rows = space.curvature(x, first), first.n_rows
+        for objective, n_rows in steps:
             scaled = curvature * (n_rows / rows)
-            best = quasi_newton(function(objective), best.x, space.lower, space.upper, scaled)
+            best = quasi_newton(function(objective), x, space.lower, space.upper, scaled)
             assert best.curvature is not None
-            curvature, rows = best.curvature, n_rows
-    return Found(space.unpack(best.x), best.value, best.n_evaluations, time.perf_counter() - began)
+            x, curvature, rows = best.x, best.curvature, n_rows
+    return Found(space.unpack(x), best.value, best.n_evaluations, time.perf_counter() - began)
 
 
 # -------------------------------------------------------------------------------------- comparing variants
@@ -282,6 +290,7 @@ class Plan:
     seed: int | None
     max_rank: int | None
     warm: Model | None = None  # a model to start from, beside the guesses
+    near: Model | None = None  # a model near the optimum of its variant, which needs no guesses
     report: Report | None = None
 
     def guesses(self, kind: str, rank: int, scales: Scales) -> list[Model]:
@@ -296,7 +305,8 @@ class Plan:
 
     def run(self, task: Task, kind: str, rank: int, guesses: Sequence[Model], scales: Scales) -> Candidate:
         """Search one variant."""
-        found = search(task, guesses, scales, self.noise_floor, self.report)
+        near = self.near if self.near is not None and len(self.near.theta) == len(guesses[0].theta) else None
+        found = search(task, guesses, scales, self.noise_floor, self.report, near)
         e = task.evidence(found.model)
         n_free = int(found.model.is_free.sum())
         return Candidate(

@@ -2,8 +2,8 @@
 
 The evidence of *all* returns is right when the system is deterministic. When it is not, neighbouring returns share
 their noise, and the evidence rewards a kernel for recognising the episode. Whether that happened shows when whole
-episodes are predicted from the others. So: select θ for each τ of a short list, predict every episode from the rest,
-and thin only if that is clearly better.
+episodes are predicted from the others. So: a system without noise is not thinned; for any other, select θ for each τ of
+a short list, predict every episode from the rest, and keep the largest τ that does it as well as the best.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import numpy as np
 
 from gptd_rl import objectives
 from gptd_rl.model import Model
-from gptd_rl.observations import Noise, observe
+from gptd_rl.observations import Noise, Observations, observe
 from gptd_rl.scales import Scales
 from gptd_rl.trajectories import Array, Trajectories
 
@@ -62,34 +62,46 @@ def judged(data: Trajectories) -> Trajectories:
     return data[np.linspace(0, data.n_segments - 1, min(n_kept, data.n_segments)).round().astype(int)]
 
 
-def try_thinnings(data: Trajectories, noise: Noise, select: Callable[[Trajectories, int], Model]) -> list[Trial]:
-    """Judge each candidate thinning by leaving out whole episodes."""
-    part = judged(data)
-    seen = observe(part, noise, merge=False)
-    groups = objectives.episode_groups(seen)
-    variance = Scales.of(part).variance
-    trials = []
-    for every in candidates(part):
-        model = select(part, every)
-        left_out = objectives.predict_left_out(model.with_noise(every * model.noise_variance), seen, groups)
-        squared = left_out.squared_error
-        error = float(np.sqrt(squared.sum() / seen.n_rows))
-        share = model.noise_variance / variance
-        trials.append(Trial(every, share, error, model.kernel.metric.relevances, model, squared))
-    return trials
+Select = Callable[[Trajectories, int], Model]
 
 
-def choose(trials: list[Trial]) -> Trial:
-    """τ = 1 for a deterministic system; else the largest τ that predicts left-out episodes as well as the best does.
+def choose(data: Trajectories, noise: Noise, select: Select) -> tuple[Trial | None, list[Trial]]:
+    """Choose the thinning: None for τ = 1 without further ado, or the trial that won; and all trials made.
 
-    A system is taken for deterministic if the noise is negligible even at the largest τ, where it cannot hide in what
-    neighbouring returns have in common. "As well as" allows for one standard error of the difference, by episode.
+    A system is taken for deterministic, and not thinned, if the noise is negligible even at the largest τ, where it
+    cannot hide in what neighbouring returns have in common. Otherwise it is the largest τ that predicts left-out
+    episodes as well as the best does, within one standard error of the difference, by episode.
+
+    Parameters
+    ----------
+    data : Trajectories
+    noise : {"stochastic", "deterministic"}
+    select : callable
+        (data, τ) → the model that the evidence thinned by τ selects.
     """
-    if trials[-1].noise_share < NEGLIGIBLE_NOISE:
-        return trials[0]
+    part = judged(data)
+    *smaller, largest = candidates(part)
+    if not smaller:
+        return None, []
+    seen = observe(part, noise, merge=False)
+    last = _try(largest, part, seen, select)
+    if last.noise_share < NEGLIGIBLE_NOISE:
+        return None, [last]
+    trials = [*(_try(every, part, seen, select) for every in smaller), last]
     best = min(trials, key=lambda t: t.error)
-    for trial in reversed(trials):
-        loss = trial.squared_errors - best.squared_errors
-        if loss.sum() <= np.sqrt(len(loss)) * loss.std():
-            return trial
-    raise AssertionError("the best trial is as good as itself")
+    return next(t for t in reversed(trials) if _as_good(t, best)), trials
+
+
+def _try(every: int, part: Trajectories, seen: Observations, select: Select) -> Trial:
+    model = select(part, every)
+    groups = objectives.episode_groups(seen)
+    left_out = objectives.predict_left_out(model.with_noise(every * model.noise_variance), seen, groups)
+    squared = left_out.squared_error
+    share = model.noise_variance / Scales.of(part).variance
+    error = float(np.sqrt(squared.sum() / seen.n_rows))
+    return Trial(every, share, error, model.kernel.metric.relevances, model, squared)
+
+
+def _as_good(trial: Trial, best: Trial) -> bool:
+    loss = trial.squared_errors - best.squared_errors
+    return bool(loss.sum() <= np.sqrt(len(loss)) * loss.std())
