@@ -227,8 +227,9 @@ def search(
         x = space.pack(near)
     else:
         explore = function(objectives.marginal_likelihood(first))
-        tried = [lbfgs(explore, space.pack(g), space.lower, space.upper) for g in guesses]
-        best = min(tried, key=lambda t: t.value)
+        heats = [lbfgs(explore, space.pack(g), space.lower, space.upper, max_iterations=15) for g in guesses]
+        finals = sorted(heats, key=lambda t: t.value)[:2]
+        best = min((lbfgs(explore, t.x, space.lower, space.upper) for t in finals), key=lambda t: t.value)
         x = best.x
         steps = [*((objectives.marginal_likelihood(seen), seen.n_rows) for seen in task.ladder[1:]), *steps]
     if near is not None or not task.ladder_is_all:
