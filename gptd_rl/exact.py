@@ -33,37 +33,36 @@ class Evidence:
         return -(self.complexity + self.data_fit + 0.5 * self.n_rows * np.log(2.0 * np.pi))
 
 
-def covariance(model: Model, seen: Observations) -> Array:
-    """Lower triangle of S = FᵀKF + σ²I, of shape (q, q)."""
-    S = seen.operator.observe_covariance(model.kernel.lower(seen.states))
+def covariance(model: Model, seen: Observations, scratch: Array | None = None) -> Array:
+    """Lower triangle of S = FᵀKF + σ²I, of shape (q, q); in `scratch`, of shape (u, u), where that can be."""
+    S = seen.operator.observe_covariance(model.kernel.lower(seen.states, scratch))
     S = np.ascontiguousarray(S)
     S.flat[:: len(S) + 1] += model.noise_variance
     return S
 
 
-def factorise(model: Model, seen: Observations) -> Array:
+def factorise(model: Model, seen: Observations, scratch: Array | None = None) -> Array:
     """Cholesky factor of S, of shape (q, q)."""
-    return linalg.cholesky(lambda: covariance(model, seen))
+    return linalg.cholesky(lambda: covariance(model, seen, scratch))
 
 
-def evidence(model: Model, seen: Observations) -> Evidence:
+def evidence(model: Model, seen: Observations, scratch: Array | None = None) -> Evidence:
     """Log marginal likelihood of the rewards."""
-    L = factorise(model, seen)
+    L = factorise(model, seen, scratch)
     w = linalg.solve(L, seen.targets)
     return _evidence(model, seen, L, w)
 
 
-def evidence_and_gradient(model: Model, seen: Observations) -> tuple[Evidence, Array]:
+def evidence_and_gradient(model: Model, seen: Observations, scratch: Array | None = None) -> tuple[Evidence, Array]:
     """Log marginal likelihood, and the gradient of *minus* it with respect to θ."""
-    L = factorise(model, seen)
+    L = factorise(model, seen, scratch)
     w = linalg.solve(L, seen.targets)  # S⁻¹y  [q]
     value = _evidence(model, seen, L, w)
     # ∂(−log p)/∂S = ½(S⁻¹ − wwᵀ)
     A = linalg.add_outer_in_place(linalg.inverse_in_place(L), -1.0, w)
-    A *= 0.5
     # The scatter and the left-over rows see the noise only.
-    left_over = 0.5 * (seen.n_left_over - seen.scatter / model.noise_variance)
-    return value, gradient(model, seen, A, left_over)
+    left_over = seen.n_left_over - seen.scatter / model.noise_variance
+    return value, 0.5 * gradient(model, seen, A, left_over)
 
 
 def gradient(model: Model, seen: Observations, A: Array, beside: float = 0.0) -> Array:

@@ -175,9 +175,9 @@ class GPTD:
                 every, near = self._choose_thinning(used, plan)
                 plan = replace(plan, near=near)
             name = self.objective if self.objective in ("loo", "leave_one_episode_out") else "thinned"
-            _check_memory(used, copies=5 if name != "thinned" else 1, every=every)
-            task = Task.of(used, self.noise, name, every, scales)
-            self.comparison_ = compare(self.kernel, task, scales, plan)
+            _check_memory(used, copies=5 if name != "thinned" else 1)
+            # The task is handed over: its buffer must be gone when the posterior takes its own.
+            self.comparison_ = compare(self.kernel, Task.of(used, self.noise, name, every, scales), scales, plan)
         self._adopt(data, inputs, self.comparison_.best.model, every)
         return self
 
@@ -429,7 +429,7 @@ def _check_data(data: Trajectories) -> None:
         )
 
 
-def _check_memory(data: Trajectories, copies: int, every: int) -> None:
+def _check_memory(data: Trajectories, copies: int) -> None:
     """Refuse before the machine does: exact GPTD holds a matrix of all pairs of distinct states."""
     n = len(data)
     free = _available_bytes()

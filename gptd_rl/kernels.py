@@ -21,7 +21,7 @@ from gptd_rl.metrics import Metric
 from gptd_rl.trajectories import Array
 
 # Rows and columns of a tile: small enough for a tile and its factor to stay in a core's cache.
-TILE = 256
+TILE = 128
 
 
 @dataclass(frozen=True, eq=False)
@@ -99,10 +99,10 @@ class SquaredExponential:
         """k(x, x) for each state, of shape (n_states,)."""
         return np.full(len(states), self.signal_variance + self.bias)
 
-    def lower(self, states: Array) -> Array:
-        """Lower triangle of K, of shape (n_states, n_states)."""
+    def lower(self, states: Array, out: Array | None = None) -> Array:
+        """Lower triangle of K, of shape (n_states, n_states), in `out` if given."""
         pair = _Pair.of(self.metric, states, states)
-        K = np.zeros((len(states), len(states)))
+        K = np.zeros((len(states), len(states))) if out is None else out
         for rows, columns in lower_tiles(len(states)):
             tile = pair.correlation(rows, columns)
             tile *= self.signal_variance
@@ -148,6 +148,7 @@ class _Pair:
 
     states: Array  # [n, D], centred
     others: Array  # [n', D]
+    others_and_one: Array  # [n', D+1]
     left: Array  # [n, W+2]: w, −½‖w‖², 1
     right: Array  # [n', W+2]: w', 1, −½‖w'‖²
 
@@ -161,7 +162,7 @@ class _Pair:
         h, h2 = -0.5 * (w * w).sum(axis=1), -0.5 * (w2 * w2).sum(axis=1)
         left = np.column_stack([w, h, np.ones(len(w))])
         right = np.column_stack([w2, np.ones(len(w2)), h2])
-        return cls(states, others, left, right)
+        return cls(states, others, np.column_stack([others, np.ones(len(others))]), left, right)
 
     def correlation(self, rows: slice, columns: slice) -> Array:
         """C = exp(−½ d²) for a tile, by one matrix product and one exp."""
@@ -186,8 +187,9 @@ class _Sums:
         X, X2 = pair.states[rows], pair.others[columns]
         B = pair.correlation(rows, columns)
         B *= A
-        row_sums, column_sums = B.sum(axis=1), B.sum(axis=0)
-        cross = X.T @ (B @ X2)  # XᵀBX'  [D, D]
+        BX = B @ pair.others_and_one[columns]  # [BX', B1]
+        row_sums, column_sums = BX[:, -1], np.ones(len(B)) @ B
+        cross = X.T @ BX[:, :-1]  # XᵀBX'  [D, D]
         self.A += factor * float(A.sum())
         self.B += factor * float(row_sums.sum())
         self.omega -= (0.5 * factor) * ((X.T * row_sums) @ X + (X2.T * column_sums) @ X2 - cross - cross.T)

@@ -1,9 +1,9 @@
 """What model selection minimises: each objective is a function of θ with its gradient, in closed form.
 
-- `marginal_likelihood`: −log p(r), the paper's. Right for deterministic systems.
-- `averaged` over `thinned_parts`: the evidence of every τ-th state, averaged over offsets. In a stochastic system
-  neighbouring returns share their noise, and the plain evidence takes what merely identifies an episode for relevant;
-  states τ steps apart are nearly independent.
+- `MarginalLikelihood`: −log p(r), the paper's. Right for deterministic systems.
+- `MarginalLikelihood` of `thinned_parts`: the evidence of every τ-th state, averaged over offsets. In a stochastic
+  system neighbouring returns share their noise, and the plain evidence takes what merely identifies an episode for
+  relevant; states τ steps apart are nearly independent.
 - `leave_out`: how well each return, or each whole episode, is predicted from all the others.
 
 All of them are in nats of the whole data, so that their values and gradients can be set side by side.
@@ -29,25 +29,34 @@ MIN_OFFSETS = 5
 MIN_STATES = 2000
 
 
-def marginal_likelihood(seen: Observations) -> Objective:
-    """−log p(r) and its gradient."""
+class MarginalLikelihood:
+    """−log p(r) and its gradient, averaged over parts of the data: of thinned parts, a composite likelihood.
 
-    def objective(model: Model) -> tuple[float, Array]:
-        value, gradient = exact.evidence_and_gradient(model, seen)
-        return -value.log_likelihood, gradient
+    Keeps one buffer, since fresh memory costs time.
+    """
 
-    return objective
+    def __init__(self, *parts: Observations) -> None:
+        self.parts = parts
+        self._memory = np.empty(max(len(part.states) for part in parts) ** 2)
 
+    def __call__(self, model: Model) -> tuple[float, Array]:
+        """Value and gradient."""
+        values, gradients = 0.0, np.zeros(len(model.theta))
+        for part in self.parts:
+            value, gradient = exact.evidence_and_gradient(model, part, self._scratch(part))
+            values -= value.log_likelihood
+            gradients += gradient
+        return values / len(self.parts), gradients / len(self.parts)
 
-def averaged(parts: Sequence[Observations]) -> Objective:
-    """Minus the evidence, averaged over `parts`: of thinned data, a composite likelihood."""
-    each = [marginal_likelihood(part) for part in parts]
+    def evidence(self, model: Model) -> exact.Evidence:
+        """Evidence with its complexity and fit, averaged over the parts."""
+        each = [exact.evidence(model, part, self._scratch(part)) for part in self.parts]
+        complexity, fit, n_rows = np.mean([(e.complexity, e.data_fit, e.n_rows) for e in each], axis=0)
+        return exact.Evidence(float(complexity), float(fit), round(n_rows))
 
-    def objective(model: Model) -> tuple[float, Array]:
-        values, gradients = zip(*(f(model) for f in each), strict=True)
-        return sum(values) / len(each), sum(gradients) / len(each)
-
-    return objective
+    def _scratch(self, part: Observations) -> Array:
+        n = len(part.states)
+        return self._memory[: n * n].reshape(n, n)
 
 
 @dataclass(frozen=True, eq=False)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,7 +18,7 @@ from gptd_rl import exact, objectives
 from gptd_rl.kernels import SquaredExponential
 from gptd_rl.metrics import ARD, FactorAnalysis, Isotropic
 from gptd_rl.model import NOISE, Model
-from gptd_rl.objectives import Objective, Prior
+from gptd_rl.objectives import MarginalLikelihood, Objective, Prior
 from gptd_rl.observations import Noise, Observations, observe
 from gptd_rl.optimise import Function, lbfgs, quasi_newton
 from gptd_rl.scales import Scales
@@ -142,7 +143,7 @@ class Task:
     """An objective on all of the data, and growing samples of the data on the way to it."""
 
     objective: Objective
-    seen: tuple[Observations, ...]  # the data as the objective sees them, in one part or several thinned ones
+    evidence: Callable[[Model], exact.Evidence]  # of the data as the objective sees them
     n_rows: int  # rewards that the objective weighs
     ladder: tuple[Observations, ...]  # about COARSE_SIZE states, then twice as many each time
     ladder_is_all: bool  # the only sample is all there is, and its evidence the objective
@@ -155,20 +156,15 @@ class Task:
             whole = observe(data, noise, merge=False)
             groups = objectives.visit_groups if name == "loo" else objectives.episode_groups
             objective = objectives.leave_out(whole, groups(whole))
-            return cls(objective, (whole,), data.n_rows, _ladder(data, noise), False)
+            return cls(objective, partial(exact.evidence, seen=whole), data.n_rows, _ladder(data, noise), False)
         parts = objectives.thinned_parts(data, every)
         seen = tuple(observe(part, noise) for part in parts)
+        objective = MarginalLikelihood(*seen)
         n_rows = round(np.mean([s.n_rows for s in seen]))
         small = seen[0].operator.n_targets <= COARSE_SIZE
         ladder = (seen[0],) if small else _ladder(parts[0], noise)
         prior = Prior(scales.variance, scales.spread) if every > 1 else None
-        return cls(objectives.averaged(seen), seen, n_rows, ladder, small and len(parts) == 1, prior)
-
-    def evidence(self, model: Model) -> exact.Evidence:
-        """Evidence of the data as the objective sees them, averaged over the parts."""
-        each = [exact.evidence(model, part) for part in self.seen]
-        complexity, fit = np.mean([(e.complexity, e.data_fit) for e in each], axis=0)
-        return exact.Evidence(float(complexity), float(fit), self.n_rows)
+        return cls(objective, objective.evidence, n_rows, ladder, small and len(parts) == 1, prior)
 
     def judge(self, objective: Objective) -> Objective:
         """`objective` with the prior, where there is one."""
@@ -226,12 +222,12 @@ def search(
     if near is not None:
         x = space.pack(near)
     else:
-        explore = function(objectives.marginal_likelihood(first))
+        explore = function(MarginalLikelihood(first))
         heats = [lbfgs(explore, space.pack(g), space.lower, space.upper, max_iterations=15) for g in guesses]
         finals = sorted(heats, key=lambda t: t.value)[:2]
         best = min((lbfgs(explore, t.x, space.lower, space.upper) for t in finals), key=lambda t: t.value)
         x = best.x
-        steps = [*((objectives.marginal_likelihood(seen), seen.n_rows) for seen in task.ladder[1:]), *steps]
+        steps = [*((MarginalLikelihood(seen), seen.n_rows) for seen in task.ladder[1:]), *steps]
     if near is not None or not task.ladder_is_all:
         curvature, rows = space.curvature(x, first), first.n_rows
         for objective, n_rows in steps:
