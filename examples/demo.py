@@ -1,20 +1,21 @@
 """From a gridworld to a value function with error bars, and a statement of what matters: what ``make demo`` runs.
 
-The paper's gridworld is 11 × 11. The policy walks to the middle column; each step costs 1; y moves at random and does not matter.
+The paper's gridworld is 11 × 11. The policy walks to the middle column; each step costs 1; y moves at random and does
+not matter.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-import matplotlib
+import matplotlib as mpl
 import numpy as np
 
 import gptd_rl
 from gptd_rl.agents.gridworld import TowardsMiddle
 from gptd_rl.plotting import plot_relevances, plot_section, plot_value
 
-matplotlib.use("Agg")
+mpl.use("Agg")
 
 
 @dataclass
@@ -41,7 +42,7 @@ def main(args: Arguments) -> gptd_rl.GPTD:
     print(data)
     v = gptd_rl.GPTD(kernel="ard").fit(data)
     print(f"relevances: x {v.relevances_[0]:.3g}, y {v.relevances_[1]:.1g}")
-    print(f"evidence {v.log_marginal_likelihood_:.1f} = −(complexity {v.complexity_:.1f} + fit {v.data_fit_:.1f} + const)")
+    print(f"evidence {v.log_marginal_likelihood_:.1f}, complexity {v.complexity_:.1f}, data fit {v.data_fit_:.1f}")
     print(v.prune().pruning_)
     start = np.array([[1.0, 6.0]])
     lower, upper = v.confidence_interval(start)

@@ -25,7 +25,7 @@ class Optimum:
     x: Array
     value: float
     n_evaluations: int
-    curvature: Array | None = None
+    curvature: Array  # second derivatives there, as far as the search learnt them; empty if it does not tell
 
 
 def lbfgs(f: Function, start: Array, lower: Array, upper: Array, max_iterations: int = 200) -> Optimum:
@@ -38,7 +38,7 @@ def lbfgs(f: Function, start: Array, lower: Array, upper: Array, max_iterations:
         bounds=optimize.Bounds(lower, upper),
         options=dict(maxiter=max_iterations, ftol=1e-7, gtol=1e-3, maxcor=20),
     )
-    return Optimum(result.x, float(result.fun), int(result.nfev))
+    return Optimum(result.x, float(result.fun), int(result.nfev), np.empty((0, 0)))
 
 
 def quasi_newton(

@@ -146,7 +146,6 @@ class Task:
     evidence: Callable[[Model], exact.Evidence]  # of the data as the objective sees them
     n_rows: int  # rewards that the objective weighs
     ladder: tuple[Observations, ...]  # about COARSE_SIZE states, then twice as many each time
-    ladder_is_all: bool  # the only sample is all there is, and its evidence the objective
     prior: Prior | None = None
 
     @classmethod
@@ -156,15 +155,14 @@ class Task:
             whole = observe(data, noise, merge=False)
             groups = objectives.visit_groups if name == "loo" else objectives.episode_groups
             objective = objectives.leave_out(whole, groups(whole))
-            return cls(objective, partial(exact.evidence, seen=whole), data.n_rows, _ladder(data, noise), False)
+            return cls(objective, partial(exact.evidence, seen=whole), data.n_rows, _ladder(data, noise))
         parts = objectives.thinned_parts(data, every)
         seen = tuple(observe(part, noise) for part in parts)
         objective = MarginalLikelihood(*seen)
         n_rows = round(np.mean([s.n_rows for s in seen]))
-        small = seen[0].operator.n_targets <= COARSE_SIZE
-        ladder = (seen[0],) if small else _ladder(parts[0], noise)
+        ladder = seen[:1] if seen[0].operator.n_targets <= COARSE_SIZE else _ladder(parts[0], noise)
         prior = Prior(scales.variance, scales.spread) if every > 1 else None
-        return cls(objective, objective.evidence, n_rows, ladder, small and len(parts) == 1, prior)
+        return cls(objective, objective.evidence, n_rows, ladder, prior)
 
     def judge(self, objective: Objective) -> Objective:
         """`objective` with the prior, where there is one."""
@@ -218,23 +216,20 @@ def search(
     def function(objective: Objective) -> Function:
         return space.function(task.judge(objective), report)
 
-    steps = [(task.objective, task.n_rows)]
+    steps: list[tuple[Objective, int]] = [(task.objective, task.n_rows)]
     if near is not None:
         x = space.pack(near)
     else:
         explore = function(MarginalLikelihood(first))
         heats = [lbfgs(explore, space.pack(g), space.lower, space.upper, max_iterations=15) for g in guesses]
-        finals = sorted(heats, key=lambda t: t.value)[:2]
-        best = min((lbfgs(explore, t.x, space.lower, space.upper) for t in finals), key=lambda t: t.value)
-        x = best.x
+        finals = [lbfgs(explore, t.x, space.lower, space.upper) for t in sorted(heats, key=lambda t: t.value)[:2]]
+        x = min(finals, key=lambda t: t.value).x
         steps = [*((MarginalLikelihood(seen), seen.n_rows) for seen in task.ladder[1:]), *steps]
-    if near is not None or not task.ladder_is_all:
-        curvature, rows = space.curvature(x, first), first.n_rows
-        for objective, n_rows in steps:
-            scaled = curvature * (n_rows / rows)
-            best = quasi_newton(function(objective), x, space.lower, space.upper, scaled)
-            assert best.curvature is not None
-            x, curvature, rows = best.x, best.curvature, n_rows
+    curvature, rows = space.curvature(x, first), first.n_rows
+    for objective, n_rows in steps:
+        scaled = curvature * (n_rows / rows)
+        best = quasi_newton(function(objective), x, space.lower, space.upper, scaled)
+        x, curvature, rows = best.x, best.curvature, n_rows
     return Found(space.unpack(x), best.value, best.n_evaluations, time.perf_counter() - began)
 
 
