@@ -154,8 +154,9 @@ class _Pair:
 
     @classmethod
     def of(cls, metric: Metric, states: Array, others: Array) -> _Pair:
-        if states.shape[1] != metric.n_dims or others.shape[1] != metric.n_dims:
-            raise ValueError(f"the kernel has {metric.n_dims} dimensions; got states of width {states.shape[1]}.")
+        for x in (states, others):
+            if x.shape[1] != metric.n_dims:
+                raise ValueError(f"the kernel has {metric.n_dims} dimensions; got states of width {x.shape[1]}.")
         centre = others.mean(axis=0) if len(others) else 0.0  # small numbers, small rounding errors
         states, others = states - centre, others - centre
         w, w2 = metric.whiten(states), metric.whiten(others)

@@ -123,7 +123,7 @@ class Isotropic(_Spectrum):
     @property
     def theta(self) -> Array:
         """[log h]."""
-        return np.log([self.h])
+        return _log(np.array([self.h]))
 
     @property
     def parameter_names(self) -> tuple[str, ...]:
@@ -178,7 +178,7 @@ class ARD(_Spectrum):
     @property
     def theta(self) -> Array:
         """[log a₁ … log a_D]."""
-        return np.log(self.a)
+        return _log(self.a)
 
     @property
     def parameter_names(self) -> tuple[str, ...]:
@@ -221,7 +221,12 @@ class FactorAnalysis(_Spectrum):
     def __init__(self, a: ArrayLike, loadings: ArrayLike) -> None:
         values = np.array(a, dtype=np.float64).reshape(-1)
         _refuse_negative(values, "a")
-        columns = np.array(loadings, dtype=np.float64).reshape(len(values), -1)
+        columns = np.array(loadings, dtype=np.float64)
+        columns = columns[:, None] if columns.ndim == 1 else columns
+        if columns.ndim != 2 or len(columns) != len(values):
+            raise ValueError(f"loadings must have shape ({len(values)}, rank), as a has; got {np.shape(loadings)}.")
+        if not np.isfinite(columns).all():
+            raise ValueError(f"loadings must be finite; got {columns}.")
         object.__setattr__(self, "a", values)
         object.__setattr__(self, "loadings", columns)
 
@@ -243,7 +248,7 @@ class FactorAnalysis(_Spectrum):
     @property
     def theta(self) -> Array:
         """[log a₁ … log a_D, m₁ … m_k], the loadings raw and column by column."""
-        return np.concatenate([np.log(self.a), self.loadings.T.ravel()])
+        return np.concatenate([_log(self.a), self.loadings.T.ravel()])
 
     @property
     def parameter_names(self) -> tuple[str, ...]:
@@ -269,6 +274,12 @@ class FactorAnalysis(_Spectrum):
     def pull_back(self, gradient: Array) -> Array:
         """∂L/∂log a_ν = a_ν·[∂L/∂Ω]_νν and ∂L/∂M = 2·(∂L/∂Ω)·M."""
         return np.concatenate([self.a * np.diag(gradient), (2.0 * gradient @ self.loadings).T.ravel()])
+
+
+def _log(values: Array) -> Array:
+    """Logarithms; −inf of a relevance that is exactly 0, which stays there."""
+    with np.errstate(divide="ignore"):
+        return np.log(values)
 
 
 def _refuse_negative(values: Array, name: str) -> None:

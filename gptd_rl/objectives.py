@@ -98,11 +98,11 @@ def thinned_parts(data: Trajectories, every: int) -> list[Trajectories]:
     """`data` thinned from a handful of evenly spaced offsets."""
     if every == 1:
         return [data]
+    parts = [data.thin(every)]
     longest = int(data.lengths.max())
     n_offsets = max(MIN_OFFSETS, -(-MIN_STATES * every // len(data)))
     offsets = np.unique(np.linspace(0, min(every, longest - 1), n_offsets, endpoint=False).astype(int))
-    parts = []
-    for offset in offsets:
+    for offset in offsets[1:]:
         try:
             parts.append(data.thin(every, int(offset)))
         except ValueError:  # no segment is that long

@@ -84,8 +84,9 @@ class Scaling:
     def observe_covariance(self, K: Array) -> Array:
         """FᵀKF, in place."""
         if (self.weights != 1.0).any():
-            K *= self.weights[:, None]
-            K *= self.weights
+            with np.errstate(all="ignore"):  # what stands above the diagonal may be anything
+                K *= self.weights[:, None]
+                K *= self.weights
         return K
 
     spread_gradient = observe_covariance
@@ -347,6 +348,8 @@ def _merge_tied(whole: Observations) -> Observations:
         z = np.divide(z, norms[H.segment_of], out=np.zeros(n), where=z > 0)
         Z = sparse.csr_array((z, (H.segment_of, visits)), shape=(H.n_segments, u))
         G = np.diag(np.bincount(visits).astype(np.float64)) - (Z.T @ Z).toarray()  # EᵀΠE
+    if np.trace(G) <= 1e-12 * n:  # γ = 1 from a state into itself: the rewards say nothing of V
+        return whole
     operator = Merged.of(G)
     seen: Array = E.T @ whole.operator.spread(whole.targets)  # EᵀFy
     targets = operator.inverse.T @ seen  # R⁺EᵀFy

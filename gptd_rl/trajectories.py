@@ -288,7 +288,7 @@ class Trajectories:
                 raise IndexError(f"segment {segments} of {self.n_segments}.")
             segments = [int(segments)]
         picked: Any = segments if isinstance(segments, slice) else np.asarray(segments)
-        chosen = np.arange(self.n_segments)[picked]
+        chosen = np.arange(self.n_segments)[picked] if np.size(segments) else np.array([], dtype=np.int64)
         if chosen.size == 0:
             raise ValueError("empty data: the selection holds no segment.")
         starts = self.starts
@@ -301,7 +301,7 @@ class Trajectories:
 
     def take_inputs(self, columns: ArrayLike) -> Trajectories:
         """Keep only some state variables; everything else stays as it is."""
-        return self._pick(slice(None), states=self.states[:, np.asarray(columns)])
+        return self._pick(slice(None), states=self.states[:, np.atleast_1d(columns)])
 
     def thin(self, every: int, offset: int = 0) -> Trajectories:
         """Keep every `every`-th state of each segment, from `offset` on, *with the returns it has now*.
@@ -318,6 +318,8 @@ class Trajectories:
         offset : int
             From 0 to ``every - 1``: the step of each segment to start from.
         """
+        if every < 1 or not 0 <= offset < every:
+            raise ValueError(f"every must be 1 or more, and offset from 0 to every − 1; got {every} and {offset}.")
         step = np.arange(len(self)) - np.repeat(self.starts, self.lengths)  # place within the segment
         kept = np.flatnonzero((step >= offset) & ((step - offset) % every == 0))
         lengths = np.bincount(self.segment_of[kept], minlength=self.n_segments)
@@ -421,9 +423,9 @@ class _Episode:
         actions = get("actions")
         if actions is not None:
             actions = np.asarray(actions)
-            if len(actions) != n:
-                raise ValueError(f"{where}expected {n} actions, one per reward; got {len(actions)}.")
-        return cls(observations, rewards, discounts, actions, _last_flag(get("terminated")))
+            if actions.shape[:1] != (n,):
+                raise ValueError(f"{where}expected {n} actions, one per reward; got shape {actions.shape}.")
+        return cls(observations, rewards, discounts, actions, _last_flag(get("terminated"), n, where))
 
 
 def as_states(values: ArrayLike, *, name: str) -> Array:
@@ -460,8 +462,11 @@ def _refuse_non_finite(array: Array, name: str) -> None:
         raise ValueError(f"{name} must be finite; {name}[{index}] is {array[tuple(bad[0])]}.")
 
 
-def _last_flag(flag: Any) -> bool:
-    return False if flag is None else bool(np.asarray(flag).reshape(-1)[-1])
+def _last_flag(flag: Any, n: int, where: str) -> bool:
+    flags = np.asarray(False if flag is None else flag)
+    if flags.shape not in ((), (n,)):
+        raise ValueError(f"{where}terminated must be one flag, or {n}, one per reward; got shape {flags.shape}.")
+    return bool(flags.reshape(-1)[-1])
 
 
 def _pad_last(actions: NDArray[Any]) -> NDArray[Any]:
