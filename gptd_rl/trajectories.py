@@ -288,7 +288,9 @@ class Trajectories:
                 raise IndexError(f"segment {segments} of {self.n_segments}.")
             segments = [int(segments)]
         picked: Any = segments if isinstance(segments, slice) else np.asarray(segments)
-        chosen = np.arange(self.n_segments)[picked] if np.size(segments) else np.array([], dtype=np.int64)
+        if not isinstance(picked, slice) and picked.size == 0:
+            picked = slice(0)
+        chosen = np.arange(self.n_segments)[picked]
         if chosen.size == 0:
             raise ValueError("empty data: the selection holds no segment.")
         starts = self.starts
@@ -424,7 +426,8 @@ class _Episode:
         if actions is not None:
             actions = np.asarray(actions)
             if actions.shape[:1] != (n,):
-                raise ValueError(f"{where}expected {n} actions, one per reward; got shape {actions.shape}.")
+                came = len(actions) if actions.ndim else actions
+                raise ValueError(f"{where}expected {n} actions, one per reward; got {came}.")
         return cls(observations, rewards, discounts, actions, _last_flag(get("terminated"), n, where))
 
 
@@ -464,8 +467,8 @@ def _refuse_non_finite(array: Array, name: str) -> None:
 
 def _last_flag(flag: Any, n: int, where: str) -> bool:
     flags = np.asarray(False if flag is None else flag)
-    if flags.shape not in ((), (n,)):
-        raise ValueError(f"{where}terminated must be one flag, or {n}, one per reward; got shape {flags.shape}.")
+    if flags.ndim and flags.size != n:
+        raise ValueError(f"{where}terminated must be one flag, or {n}, one per reward; got {flags.size}.")
     return bool(flags.reshape(-1)[-1])
 
 
