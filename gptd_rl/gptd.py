@@ -373,7 +373,7 @@ class GPTD:
 
     def __repr__(self) -> str:
         defaults = inspect.signature(type(self)).parameters
-        changed = [f"{n}={v!r}" for n, v in self.get_params().items() if v is not defaults[n].default]
+        changed = [f"{n}={v!r}" for n, v in self.get_params().items() if v != defaults[n].default]
         return f"GPTD({', '.join(changed)})"
 
     # ---------------------------------------------------------------------------------- checking
