@@ -25,7 +25,7 @@ class Evidence:
 
     complexity: float  # ½ log det Q
     data_fit: float  # ½ rᵀQ⁻¹r
-    n_rows: int  # number of rewards
+    n_rows: float  # number of rewards, the mean of it over several parts
 
     @property
     def log_likelihood(self) -> float:

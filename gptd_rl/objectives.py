@@ -6,7 +6,7 @@
   relevant; states τ steps apart are nearly independent.
 - `leave_out`: how well each return, or each whole episode, is predicted from all the others.
 
-All of them are in nats of the whole data, so that their values and gradients can be set side by side.
+All of them are in nats: of all targets, or of one thinned part.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class MarginalLikelihood:
         """Evidence with its complexity and fit, averaged over the parts."""
         each = [exact.evidence(model, part, self._scratch(part)) for part in self.parts]
         complexity, fit, n_rows = np.mean([(e.complexity, e.data_fit, e.n_rows) for e in each], axis=0)
-        return exact.Evidence(float(complexity), float(fit), round(n_rows))
+        return exact.Evidence(float(complexity), float(fit), float(n_rows))
 
     def _scratch(self, part: Observations) -> Array:
         n = len(part.states)

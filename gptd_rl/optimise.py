@@ -82,8 +82,9 @@ def quasi_newton(
             if value_new <= value + 1e-4 * expected or n_evaluations >= max_evaluations:
                 break
             # minimum of the parabola through both values and the slope here
-            length *= float(np.clip(-0.5 * expected / (value_new - value - expected), 0.1, 0.5))
-        if value_new >= value:
+            bend = value_new - value - expected
+            length *= float(np.clip(-0.5 * expected / bend, 0.1, 0.5)) if np.isfinite(bend) else 0.1
+        if not value_new < value:  # no better, or not a number
             break
         B = _bfgs_update(B, x_new - x, g_new - g)
         x, value, g = x_new, value_new, g_new

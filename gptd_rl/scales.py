@@ -28,7 +28,7 @@ class Scales:
         H = TemporalDifference.of(data)
         z = H.null_vectors()
         # If V were a constant c, r = (1−γ)c: a guess of what follows a truncation.
-        lost = float((1.0 - data.discounts)[z > 0].sum() - (z == 1.0).sum())
+        lost = float((1.0 - data.discounts)[(z > 0) & H.has_row].sum())
         tail = float(data.rewards[z > 0].sum()) / lost if lost > 1e-9 else 0.0
         returns = H.returns(data.rewards) + tail * z
         level = float(returns.mean())
