@@ -139,7 +139,8 @@ def leave_out(seen: Observations, groups: Sequence[NDArray[np.int64]]) -> Object
     """Minus the log density of each target given all other groups; one visit or one episode a group.
 
     Marginal densities of single targets, not the joint density of an episode: a joint density would again reward a
-    kernel for explaining how the noise within an episode hangs together.
+    kernel for explaining how the noise within an episode hangs together. In a truncated segment the targets are
+    the returns after `Reflection`: a single one left out is not quite a single return; a whole episode left out is.
     """
 
     def objective(model: Model) -> tuple[float, Array]:
