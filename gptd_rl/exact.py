@@ -6,6 +6,7 @@ and inverted in one buffer; its inverse, less an outer product, is the gradient 
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 import numpy as np
@@ -133,7 +134,7 @@ class Posterior:
 
     def variance(self, states: Array) -> Array:
         """Posterior variance of V under the noise model as it stands, of shape (m,)."""
-        return np.concatenate([self._variance(c)[0] for c in _chunks(states)])
+        return _joined(self._variance(c)[0] for c in _chunks(states))
 
     def martingale_variance(self, states: Array) -> Array:
         """Variance of the error of the posterior mean when the noise is what it is in a Markov chain, of shape (m,).
@@ -142,7 +143,7 @@ class Posterior:
         the mean, the sampling noise is Σ_t δ_t² u_t². It takes the place of σ²‖g‖², what independent residuals would
         add.
         """
-        return np.concatenate([self._martingale_variance(c) for c in _chunks(states)])
+        return _joined(self._martingale_variance(c) for c in _chunks(states))
 
     def _variance(self, states: Array) -> tuple[Array, Array]:
         prior = self.model.kernel.diagonal(states)
@@ -164,8 +165,12 @@ class Posterior:
 
 def _mean(model: Model, seen: Observations, weights: Array, states: Array) -> Array:
     # paper eq. (9): k*ᵀα
-    return np.concatenate([model.kernel(c, seen.states) @ weights for c in _chunks(states)])
+    return _joined(model.kernel(c, seen.states) @ weights for c in _chunks(states))
 
 
 def _chunks(states: Array) -> list[Array]:
-    return [states[i : i + CHUNK] for i in range(0, len(states), CHUNK)] or [states]
+    return [states[i : i + CHUNK] for i in range(0, len(states), CHUNK)]
+
+
+def _joined(parts: Iterable[Array]) -> Array:
+    return np.concatenate([np.zeros(0), *parts])

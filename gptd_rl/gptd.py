@@ -161,6 +161,10 @@ class GPTD:
         """
         self._check_parameters()
         _check_data(data)
+        if isinstance(self.kernel, SquaredExponential) and self.kernel.metric.n_dims != data.n_dims:
+            raise ValueError(
+                f"the kernel has {self.kernel.metric.n_dims} dimensions; got states of width {data.n_dims}."
+            )
         return self._fit(data, np.arange(data.n_dims), every=None)
 
     def _fit(self, data: Trajectories, inputs: NDArray[np.int64], every: int | None) -> Self:
@@ -175,7 +179,7 @@ class GPTD:
                 every, near = self._choose_thinning(used, plan)
                 plan = replace(plan, near=near)
             name = self.objective if self.objective in ("loo", "leave_one_episode_out") else "thinned"
-            _check_memory(used, copies=5 if name != "thinned" else 1)
+            _check_memory(used, self.noise, copies=5 if name != "thinned" else 1)
             # The task is handed over: its buffer must be gone when the posterior takes its own.
             self.comparison_ = compare(self.kernel, Task.of(used, self.noise, name, every, scales), scales, plan)
         self._adopt(data, inputs, self.comparison_.best.model, every)
@@ -384,12 +388,15 @@ class GPTD:
         _check_choice("noise", self.noise, NOISES)
         _check_choice("objective", self.objective, OBJECTIVES)
         _check_choice("method", self.method, METHODS)
-        if self.thinning is not None and (self.objective != "thinned" or self.thinning < 1):
+        is_count = isinstance(self.thinning, int | np.integer) and self.thinning >= 1
+        if self.thinning is not None and not (self.objective == "thinned" and is_count):
             raise ValueError(f"thinning={self.thinning} needs objective='thinned' and a whole number of 1 or more.")
         for name in ("noise_variance", "noise_floor"):
             value = getattr(self, name)
             if value is not None and not (np.isfinite(value) and value > 0):
                 raise ValueError(f"{name} must be positive; got {value}.")
+        if self.max_rank is not None and self.max_rank < 1:
+            raise ValueError(f"max_rank must be 1 or more, or None for n_dims − 1; got {self.max_rank}.")
         if self.n_restarts < 0:
             raise ValueError(f"n_restarts must be 0 or more; got {self.n_restarts}.")
 
@@ -429,13 +436,16 @@ def _check_data(data: Trajectories) -> None:
         )
 
 
-def _check_memory(data: Trajectories, copies: int) -> None:
+def _check_memory(data: Trajectories, noise: Noise, copies: int) -> None:
     """Refuse before the machine does: exact GPTD holds a matrix of all pairs of distinct states."""
     n = len(data)
     free = _available_bytes()
     if free is None or 8 * copies * n**2 < free:
         return
-    n = len(np.unique(data.states, axis=0)) if copies == 1 else n
+    u = len(np.unique(data.states, axis=0))
+    tied = noise == "deterministic" or not data.terminated.all()
+    if copies == 1 and (not tied or 2 * u <= n):  # repeated states are merged
+        n = u
     needed = 8 * copies * n**2
     if needed >= free:
         raise ValueError(

@@ -27,14 +27,12 @@ class Scales:
         """Measure `data`."""
         H = TemporalDifference.of(data)
         z = H.null_vectors()
-        # If V were a constant c, r = (1−γ)c: a guess of what follows a truncation.
-        lost = float((1.0 - data.discounts)[(z > 0) & H.has_row].sum())
-        tail = float(data.rewards[z > 0].sum()) / lost if lost > 1e-9 else 0.0
-        returns = H.returns(data.rewards) + tail * z
+        returns = H.returns(data.rewards)
+        returns += _tail(data, returns) * z
         level = float(returns.mean())
         variance = float(returns.var())
-        if variance <= 1e-12 * (1.0 + level**2):
-            variance = level**2 if level else 1.0
+        if variance <= 1e-12 * level**2:
+            variance = level**2 or 1.0
         constant = np.ptp(data.states, axis=0) <= 1e-12 * np.abs(data.states).max(axis=0)
         return cls(variance, level, np.where(constant, 1.0, data.states.std(axis=0)), constant)
 
@@ -56,3 +54,12 @@ class Scales:
         held = ~model.is_free
         theta = model.theta
         return np.where(held, theta, lo), np.where(held, theta, hi)
+
+
+def _tail(data: Trajectories, returns: Array) -> float:
+    """A guess of what follows a truncation: what terminated segments have on average, if there are any."""
+    if data.terminated.any():
+        return float(returns[np.repeat(data.terminated, data.lengths)].mean())
+    # If V were a constant c, every reward would be (1−γ)c.
+    lost = float((1.0 - data.discounts)[data.has_row].sum())
+    return float(data.rewards.sum()) / lost if lost > 1e-9 else 0.0

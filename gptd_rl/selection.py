@@ -131,7 +131,8 @@ class Coordinates:
         return information * np.multiply.outer(slope, slope) + 0.1 * np.eye(len(x))
 
     def _x(self, theta: Array) -> Array:
-        return np.where(np.isnan(self.knee), theta / self.unit, np.arcsinh(np.exp(theta - np.nan_to_num(self.knee))))
+        plain = np.isnan(self.knee)
+        return np.where(plain, theta / self.unit, np.arcsinh(np.exp(np.where(plain, 0.0, theta - self.knee))))
 
     def _slope(self, x: Array) -> Array:
         """∂θ/∂x."""

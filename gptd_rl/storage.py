@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import json
 import os
-import tempfile
 import zipfile
+import zlib
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +23,19 @@ from gptd_rl.trajectories import Trajectories
 
 FORMAT = "gptd-rl model"
 VERSION = 1
+# What can come up when a file is not what it should be.
+UNREADABLE = (
+    zipfile.BadZipFile,
+    zlib.error,
+    EOFError,
+    KeyError,
+    TypeError,
+    AttributeError,
+    IndexError,
+    ValueError,
+    NotImplementedError,
+    np.linalg.LinAlgError,
+)
 ARRAYS = ("states", "rewards", "discounts", "lengths", "terminated", "actions")
 
 
@@ -41,20 +54,15 @@ def save(v: GPTD, path: str | os.PathLike[str]) -> Path:
         noise_is_fixed=v.model_.noise_is_fixed,
         thinning=v.thinning_,
     )
-    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    text = json.dumps(header, default=lambda number: number.item())  # NumPy's numbers are numbers
+    learnt: dict[str, Any] = dict(header=np.array(text), theta=v.theta_, inputs=v.inputs_)
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.part")
     try:
-        with os.fdopen(handle, "wb") as file:
-            np.savez_compressed(
-                file,
-                header=np.array(json.dumps(header)),
-                theta=v.theta_,
-                inputs=v.inputs_,
-                allow_pickle=False,
-                **arrays,
-            )
+        with temporary.open("wb") as file:
+            np.savez_compressed(file, allow_pickle=False, **learnt, **arrays)
         os.replace(temporary, path)
     except BaseException:
-        Path(temporary).unlink(missing_ok=True)
+        temporary.unlink(missing_ok=True)
         raise
     return path
 
@@ -71,7 +79,31 @@ def load(path: str | os.PathLike[str]) -> GPTD:
     GPTD
         Fitted: it predicts what the saved one did. `comparison_` and `thinning_trials_` are not kept.
     """
-    header, arrays = _read(Path(path))
+    path = Path(path)
+    try:
+        header, arrays = _read(path)
+        if header["version"] <= VERSION:
+            return _fitted(header, arrays)
+    except FileNotFoundError:
+        raise FileNotFoundError(f"there is no file {path}.") from None
+    except UNREADABLE as error:
+        raise ValueError(f"{path} is not a gptd-rl model, or was cut off while it was copied ({error}).") from None
+    raise ValueError(
+        f"{path} has format version {header['version']}, this release reads up to {VERSION}: upgrade gptd-rl."
+    )
+
+
+def _read(path: Path) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Header and arrays of the file at `path`."""
+    with path.open("rb") as file, np.load(file, allow_pickle=False) as archive:
+        arrays = {name: archive[name] for name in archive.files}
+    header = json.loads(str(arrays.pop("header")))
+    if header["format"] != FORMAT:
+        raise ValueError(f"its format is {header['format']!r}")
+    return header, arrays
+
+
+def _fitted(header: dict[str, Any], arrays: dict[str, Any]) -> GPTD:
     params = header["params"]
     if isinstance(params["kernel"], dict):
         params["kernel"] = _rebuild(params["kernel"])
@@ -80,25 +112,6 @@ def load(path: str | os.PathLike[str]) -> GPTD:
     template = Model(_rebuild(header["kernel"]), 1.0, header["noise_is_fixed"])
     v._adopt(data, arrays["inputs"], template.with_theta(arrays["theta"]), header["thinning"])
     return v
-
-
-def _read(path: Path) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Header and arrays of the file at `path`; says what is wrong with it otherwise."""
-    try:
-        with np.load(path, allow_pickle=False) as archive:
-            arrays = {name: archive[name] for name in archive.files}
-        header = json.loads(str(arrays.pop("header")))
-        if header["format"] != FORMAT:
-            raise KeyError("format")
-    except FileNotFoundError:
-        raise FileNotFoundError(f"there is no file {path}.") from None
-    except (zipfile.BadZipFile, EOFError, KeyError, TypeError, AttributeError, ValueError) as error:
-        raise ValueError(f"{path} is not a gptd-rl model, or was cut off while it was copied ({error}).") from None
-    if header["version"] > VERSION:
-        raise ValueError(
-            f"{path} has format version {header['version']}, this release reads up to {VERSION}: upgrade gptd-rl."
-        )
-    return header, arrays
 
 
 def _describe(kernel: SquaredExponential) -> dict[str, Any]:

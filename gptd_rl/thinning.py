@@ -53,13 +53,20 @@ def candidates(data: Trajectories) -> list[int]:
 
 
 def judged(data: Trajectories) -> Trajectories:
-    """The part of `data` on which thinnings are compared: whole segments, enough of them to leave some out."""
-    if data.n_segments < MIN_SEGMENTS:
-        data = data.cut(max(2, -(-data.n_transitions // (2 * MIN_SEGMENTS))))
+    """The part of `data` on which thinnings are compared: about JUDGED_SIZE states in segments to leave out.
+
+    A run that is too long gives one piece only: pieces of the same run would tell too much about each other.
+    """
+    longest = JUDGED_SIZE // MIN_SEGMENTS
+    if data.n_segments < MIN_SEGMENTS:  # no choice: pieces of the same run, then
+        data = data.cut(max(2, min(longest, -(-data.n_transitions // (2 * MIN_SEGMENTS)))))
     if len(data) <= JUDGED_SIZE:
         return data
-    n_kept = max(MIN_SEGMENTS, round(data.n_segments * JUDGED_SIZE / len(data)))
-    return data[np.linspace(0, data.n_segments - 1, min(n_kept, data.n_segments)).round().astype(int)]
+    n_pieces = np.maximum(-(-(data.lengths - 1) // longest), 1)
+    first = np.cumsum(n_pieces) - n_pieces
+    pieces = data.cut(longest)[first + np.arange(data.n_segments) % n_pieces]  # from all parts of an episode
+    n_kept = max(MIN_SEGMENTS, round(pieces.n_segments * JUDGED_SIZE / len(pieces)))
+    return pieces[np.linspace(0, pieces.n_segments - 1, min(n_kept, pieces.n_segments)).round().astype(int)]
 
 
 Select = Callable[[Trajectories, int], Model]
