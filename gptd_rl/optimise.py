@@ -28,17 +28,24 @@ class Optimum:
     curvature: Array  # second derivatives there, as far as the search learnt them; empty if it does not tell
 
 
-def lbfgs(f: Function, start: Array, lower: Array, upper: Array, max_iterations: int = 200) -> Optimum:
-    """L-BFGS-B within bounds."""
+def lbfgs(
+    f: Function, start: Array, lower: Array, upper: Array, max_iterations: int = 200, scale: float = 1.0
+) -> Optimum:
+    """L-BFGS-B within bounds, of `f` divided by `scale`: its first step is as long as its gradient is steep."""
+
+    def scaled(x: Array) -> tuple[float, Array]:
+        value, gradient = f(x)
+        return value / scale, gradient / scale
+
     result = optimize.minimize(
-        f,
+        scaled,
         np.clip(start, lower, upper),
         jac=True,
         method="L-BFGS-B",
         bounds=optimize.Bounds(lower, upper),
         options=dict(maxiter=max_iterations, ftol=1e-7, gtol=1e-3, maxcor=20),
     )
-    return Optimum(result.x, float(result.fun), int(result.nfev), np.empty((0, 0)))
+    return Optimum(result.x, scale * float(result.fun), int(result.nfev), np.empty((0, 0)))
 
 
 def quasi_newton(

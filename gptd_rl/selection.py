@@ -20,7 +20,7 @@ from gptd_rl.metrics import ARD, FactorAnalysis, Isotropic
 from gptd_rl.model import NOISE, Model
 from gptd_rl.objectives import MarginalLikelihood, Objective, Prior
 from gptd_rl.observations import Noise, Observations, observe
-from gptd_rl.optimise import Function, lbfgs, quasi_newton
+from gptd_rl.optimise import Function, Optimum, lbfgs, quasi_newton
 from gptd_rl.scales import Scales
 from gptd_rl.trajectories import Array, Trajectories
 
@@ -222,10 +222,16 @@ def search(
         x = space.pack(near)
     else:
         explore = function(MarginalLikelihood(first))
-        heats = [lbfgs(explore, space.pack(g), space.lower, space.upper, max_iterations=15) for g in guesses]
-        finals = [lbfgs(explore, t.x, space.lower, space.upper) for t in sorted(heats, key=lambda t: t.value)[:2]]
-        x = min(finals, key=lambda t: t.value).x
+
+        def descend(x: Array, max_iterations: int) -> Optimum:
+            return lbfgs(explore, x, space.lower, space.upper, max_iterations, scale=first.n_rows / COARSE_SIZE)
+
+        heats = sorted((descend(space.pack(g), 15) for g in guesses), key=lambda t: t.value)
+        finals = [descend(heat.x, 200) for heat in heats[:2]]
         steps = [*((MarginalLikelihood(seen), seen.n_rows) for seen in task.ladder[1:]), *steps]
+        alike = np.abs(finals[0].x - finals[-1].x).max(initial=0.0) < 0.1
+        all_data = function(task.objective)  # of two different hills, all the data say which is higher
+        x = min(finals, key=lambda t: t.value if alike else all_data(t.x)[0]).x
     curvature, rows = space.curvature(x, first), first.n_rows
     for objective, n_rows in steps:
         scaled = curvature * (n_rows / rows)
