@@ -2,9 +2,10 @@
 
     python benchmarks/selection.py --seeds 3
 
-Every contestant sees the same trajectories. This project's objectives stand beside a constant, Monte-Carlo averages of the nearest
-states' returns, LSTD on radial basis functions, and scikit-learn's GP regression on the returns (with 0 for what follows a truncation, as
-returns are commonly computed). The first column is the default of `GPTD`; "lowest?" says whether it beat every stranger.
+Every contestant sees the same trajectories. This project's objectives stand beside a constant, Monte-Carlo averages
+of the nearest states' returns, LSTD on radial basis functions, and scikit-learn's GP regression on the returns (with
+0 for what follows a truncation, as returns are commonly computed). The first column is the default of `GPTD`;
+"lowest?" says whether it beat every stranger.
 """
 
 from __future__ import annotations
@@ -149,11 +150,16 @@ def table(scores: list[Score], tasks: list[Task], contestants: list[str]) -> str
         values = [what(s) for s in scores if s.task == task.name and s.contestant == name]
         return float(np.mean(values)) if values else np.nan
 
+    covering = [c for c in contestants if covers(c)]
     lines = []
     for title, what, names in (
         ("RMSE", lambda s: s.rmse, contestants),
         *(
-            (f"coverage of the {level:.0%} interval", lambda s, i=i: s.coverage[i], [c for c in contestants if covers(c)])
+            (
+                f"coverage of the {level:.0%} interval",
+                lambda s, i=i: s.coverage[i],
+                covering,
+            )
             for i, level in enumerate(LEVELS)
         ),
         ("seconds", lambda s: s.seconds, contestants),

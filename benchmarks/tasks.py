@@ -1,7 +1,7 @@
 """Policy-evaluation tasks whose V^π is known: what the benchmarks of model selection are run on.
 
-Each task samples trajectories of a fixed policy and tells the true value of any state, in closed form, by dynamic programming, or by
-rolling out (once where nothing is random, many times where something is).
+Each task samples trajectories of a fixed policy and tells the true value of any state, in closed form, by dynamic
+programming, or by rolling out (once where nothing is random, many times where something is).
 """
 
 from __future__ import annotations
@@ -106,7 +106,7 @@ def gridworld() -> Task:
 
 
 def random_gridworld() -> Task:
-    """The same grid under a policy that drifts to the middle, but steps back four times in ten: repeated states, much noise."""
+    """The same grid under a policy that steps away from the middle four times in ten: repeated states, much noise."""
     base = gridworld()
 
     def step(x: Array, rng: np.random.Generator) -> tuple[Array, Array, NDArray[np.bool_]]:

@@ -1,14 +1,26 @@
 """Value functions with honest error bars, from sampled transitions alone."""
 
-from gptd_rl.collect import collect
+from gptd_rl.collect import CollectionError, collect
 from gptd_rl.envs import register_environments
 from gptd_rl.gptd import GPTD
 from gptd_rl.kernels import SquaredExponential
 from gptd_rl.metrics import ARD, FactorAnalysis, Isotropic
 from gptd_rl.storage import load
+from gptd_rl.streaming import collect_to_minari
 from gptd_rl.trajectories import Trajectories
 
 register_environments()
 
-__all__ = ["ARD", "GPTD", "FactorAnalysis", "Isotropic", "SquaredExponential", "Trajectories", "collect", "load"]
+__all__ = [
+    "ARD",
+    "GPTD",
+    "CollectionError",
+    "FactorAnalysis",
+    "Isotropic",
+    "SquaredExponential",
+    "Trajectories",
+    "collect",
+    "collect_to_minari",
+    "load",
+]
 __version__ = "0.1.0"

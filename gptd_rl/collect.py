@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Iterator
 from typing import Any
 
@@ -88,7 +89,8 @@ def collect(
     """
     amount, unit = _checked_amount(n_transitions, n_episodes)
     with open_source(env) as source:
-        rollout = start(source, policy_of(env, policy), gamma, seed, deterministic)
+        room = 1000 if n_transitions is None else 5 * amount // (4 * source.n_envs) + 1000
+        rollout = start(source, policy_of(env, policy), gamma, seed, deterministic, room)
         run = rollout.run(amount, unit)
         for _ in with_progress(run, amount, unit) if progress_bar else run:
             pass
@@ -97,10 +99,9 @@ def collect(
     return data
 
 
-def start(source: Source, policy: Any, gamma: float, seed: int | None, deterministic: bool) -> Rollout:
-    """Reset a source and make ready to roll `policy` through it."""
-    if not 0.0 <= gamma <= 1.0:
-        raise ValueError(f"the discount gamma must lie in [0, 1]; got {gamma}.")
+def start(source: Source, policy: Any, gamma: float, seed: int | None, deterministic: bool, room: int) -> Rollout:
+    """Reset a source and make ready to roll `policy` through it, for about `room` steps."""
+    seed = None if seed is None else operator.index(seed)  # environments take no NumPy integers
     act = as_act(
         policy,
         observation_space=source.observation_space,
@@ -109,7 +110,7 @@ def start(source: Source, policy: Any, gamma: float, seed: int | None, determini
         seed=seed,
         deterministic=deterministic,
     )
-    return Rollout(source, act, gamma, seed)
+    return Rollout(source, act, checked_discount(gamma), seed, room)
 
 
 def policy_of(env: Any, policy: Any) -> Any:
@@ -135,6 +136,13 @@ def _checked_amount(n_transitions: int | None, n_episodes: int | None) -> tuple[
         raise ValueError("say how much to collect: either n_transitions or n_episodes.")
     unit: Unit = "transitions" if n_episodes is None else "episodes"
     return checked_count(n_transitions if n_episodes is None else n_episodes, f"n_{unit}"), unit
+
+
+def checked_discount(gamma: float) -> float:
+    """Refuse what is no discount."""
+    if not 0.0 <= gamma <= 1.0:
+        raise ValueError(f"the discount gamma must lie in [0, 1]; got {gamma}.")
+    return float(gamma)
 
 
 def checked_count(value: Any, name: str) -> int:

@@ -128,6 +128,10 @@ class Posterior:
         errors = np.where(seen.H.has_row, seen.data.rewards, 0.0) - seen.H.apply(at_visits)
         return cls(model, seen, L, weights, errors**2)
 
+    def evidence(self) -> Evidence:
+        """Log marginal likelihood of the rewards under the model conditioned on."""
+        return _evidence(self.model, self.seen, self.L, linalg.solve(self.L, self.seen.targets))
+
     def mean(self, states: Array) -> Array:
         """Posterior mean of V, of shape (m,)."""
         return _mean(self.model, self.seen, self.weights, states)

@@ -190,8 +190,8 @@ class GPTD:
         self.data_, self.inputs_, self.model_, self.thinning_ = data, inputs, model, every
         self.n_dims_ = data.n_dims
         self.seen_: Observations = observe(data.take_inputs(inputs), self.noise)
-        self.evidence_ = exact.evidence(model, self.seen_)
         self.posterior_ = exact.Posterior.condition(model.with_noise(every * model.noise_variance), self.seen_)
+        self.evidence_ = self.posterior_.evidence() if every == 1 else exact.evidence(model, self.seen_)
         self.kernel_, self.noise_variance_ = model.kernel, model.noise_variance
         self.theta_, self.parameter_names_ = model.theta, model.parameter_names
         self.relevances_ = np.zeros(data.n_dims)

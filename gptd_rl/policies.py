@@ -19,6 +19,8 @@ BoolArray = NDArray[np.bool_]
 class Act(Protocol):
     """Actions for all sub-environments at once."""
 
+    heeds_flags: bool  # whether `starting` and `active` matter; else they may be anything
+
     def __call__(self, observations: Any, starting: BoolArray, active: BoolArray) -> Any:
         """Choose actions.
 
@@ -57,8 +59,21 @@ def as_act(
             f"None for random actions; got {type(policy).__name__}."
         )
     if getattr(policy, "batched", False):
-        return lambda observations, starting, active: policy(observations)
+        return OnBatches(policy)
     return RowByRow(policy, observation_space, n_envs)
+
+
+class OnBatches:
+    """A callable that takes all observations at once."""
+
+    heeds_flags = False
+
+    def __init__(self, policy: Callable[[Any], Any]) -> None:
+        self.policy = policy
+
+    def __call__(self, observations: Any, starting: BoolArray, active: BoolArray) -> Any:
+        """See `Act`."""
+        return self.policy(observations)
 
 
 class Predict:
@@ -69,11 +84,11 @@ class Predict:
         self.state: Any = None
         parameters = inspect.signature(predict).parameters
         takes_any = any(p.kind is p.VAR_KEYWORD for p in parameters.values())
-        self.remembers = takes_any or {"state", "episode_start"} <= parameters.keys()
+        self.heeds_flags = takes_any or {"state", "episode_start"} <= parameters.keys()
 
     def __call__(self, observations: Any, starting: BoolArray, active: BoolArray) -> Any:
         """See `Act`."""
-        memory = dict(state=self.state, episode_start=starting) if self.remembers else {}
+        memory = dict(state=self.state, episode_start=starting) if self.heeds_flags else {}
         answer = self.predict(observations, deterministic=self.deterministic, **memory)
         if not (isinstance(answer, tuple) and len(answer) == 2):
             raise TypeError(
@@ -84,16 +99,23 @@ class Predict:
 
 
 class RowByRow:
-    """A callable that takes one observation: called only where its action matters."""
+    """A callable that takes one observation: called only where its action matters.
+
+    Elsewhere its last action is taken again; at first it is called everywhere to have one.
+    """
+
+    heeds_flags = True
 
     def __init__(self, policy: Callable[[Any], Any], observation_space: Space[Any], n_envs: int) -> None:
         self.policy, self.space = policy, observation_space
         self.actions: list[Any] = [None] * n_envs
+        self.asked = False
 
     def __call__(self, observations: Any, starting: BoolArray, active: BoolArray) -> Any:
         """See `Act`."""
-        for i in np.flatnonzero(active).tolist():
+        for i in np.flatnonzero(active).tolist() if self.asked else range(len(self.actions)):
             self.actions[i] = self.policy(row(self.space, observations, i))
+        self.asked = True
         return np.asarray(self.actions)
 
 
@@ -105,6 +127,7 @@ class RandomActions:
     draw the same numbers.
     """
 
+    heeds_flags = True
     BLOCK = 512
 
     def __init__(self, space: Space[Any], n_envs: int, seed: int | None) -> None:

@@ -21,7 +21,7 @@ from gymnasium.envs.registration import EnvSpec
 from gymnasium.vector import AutoresetMode, VectorEnv
 from numpy.typing import NDArray
 
-from gptd_rl.spaces import ActionCheck, Numbers, flatten, require_flat, stack
+from gptd_rl.spaces import ActionCheck, Numbers, flattener, require_flat, stack
 from gptd_rl.trajectories import Trajectories
 
 BoolArray = NDArray[np.bool_]
@@ -51,8 +51,8 @@ class Step(NamedTuple):
     states: Numbers  # the same, flattened  [n_envs, n_dims]
     rewards: Numbers  # [n_envs]
     terminated: BoolArray  # [n_envs]
-    done: BoolArray  # terminated or truncated  [n_envs]
-    finals: Numbers | None  # true final states of the done ones, unless `states` has them  [k, …]
+    truncated: BoolArray  # [n_envs]
+    finals: Numbers | None  # true final states of episodes that ended, unless in `states`  [k, …]
 
 
 class Source(ABC):
@@ -66,6 +66,7 @@ class Source(ABC):
     """
 
     restart_steps = 0  # batched steps between an end and the first step of the next episode
+    spec: EnvSpec | None = None  # how to make one such environment, if known
 
     def __init__(self, n_envs: int, observation_space: Space[Any], action_space: Space[Any]) -> None:
         try:
@@ -75,6 +76,7 @@ class Source(ABC):
             raise CollectionError(str(error)) from None
         self.n_envs = n_envs
         self.observation_space, self.action_space = observation_space, action_space
+        self.flatten = flattener(observation_space)  # batched observations to states [n, n_dims]
 
     @abstractmethod
     def reset(self, seed: int | None) -> Any:
@@ -84,17 +86,13 @@ class Source(ABC):
     def step(self, actions: NDArray[Any]) -> Step:
         """Act everywhere; ended episodes start again by themselves."""
 
-    def flatten(self, observations: Any) -> Numbers:
-        """Turn batched observations into states of shape (n, n_dims)."""
-        return flatten(self.observation_space, observations)
-
 
 class SingleEnv(Source):
     """One `gymnasium.Env`, as a batch of one."""
 
     def __init__(self, env: gym.Env[Any, Any]) -> None:
         super().__init__(1, env.observation_space, env.action_space)
-        self.env = env
+        self.env, self.spec = env, env.spec
 
     def reset(self, seed: int | None) -> Any:
         """See `Source`."""
@@ -113,7 +111,7 @@ class SingleEnv(Source):
             states,
             np.array([reward], dtype=np.float64),
             np.array([terminated], dtype=bool),
-            np.array([terminated or truncated], dtype=bool),
+            np.array([truncated], dtype=bool),
             finals,
         )
 
@@ -129,59 +127,53 @@ class Vector(Source):
         """See `Source`."""
         return self.env.reset(seed=seed)[0]
 
-    def step(self, actions: NDArray[Any]) -> Step:
-        """See `Source`."""
-        observations, rewards, terminated, truncated, infos = self.env.step(actions)
-        states, finals = self.flatten(observations), None
-        done = terminated | truncated
-        if not self.restart_steps and done.any():
-            observations, states, finals = self._restart(observations, states, done, infos)
-        return Step(observations, states, rewards, terminated, done, finals)
-
-    def _restart(
-        self, observations: Any, states: Numbers, done: BoolArray, infos: dict[str, Any]
-    ) -> tuple[Any, Numbers, Numbers]:
-        """Return the observations to go on from, their states, and the final states."""
-        raise NotImplementedError
-
 
 class NextStepVector(Vector):
     """The step after an end restarts the episode; its action is ignored and it is no transition."""
 
     restart_steps = 1
 
+    def step(self, actions: NDArray[Any]) -> Step:
+        """See `Source`."""
+        observations, rewards, terminated, truncated, _ = self.env.step(actions)
+        return Step(observations, self.flatten(observations), rewards, terminated, truncated, None)
+
 
 class SameStepVector(Vector):
     """The step that ends an episode returns the first observation of the next one."""
 
-    def _restart(
-        self, observations: Any, states: Numbers, done: BoolArray, infos: dict[str, Any]
-    ) -> tuple[Any, Numbers, Numbers]:
-        if "final_obs" not in infos:
-            raise CollectionError(
-                f"{self.env} says it resets in the same step, but its info has no 'final_obs', so "
-                "the states in which episodes ended are lost."
-            )
-        rows = [infos["final_obs"][i] for i in np.flatnonzero(done)]
-        finals = self.flatten(stack(self.observation_space, rows, like=observations))
-        return observations, states, finals
+    def step(self, actions: NDArray[Any]) -> Step:
+        """See `Source`."""
+        observations, rewards, terminated, truncated, infos = self.env.step(actions)
+        states, finals = self.flatten(observations), None
+        if (done := terminated | truncated).any():
+            if "final_obs" not in infos:
+                raise CollectionError(
+                    f"{self.env} says it resets in the same step, but its info has no 'final_obs', so the states in "
+                    "which episodes ended are lost."
+                )
+            rows = [infos["final_obs"][i] for i in np.flatnonzero(done)]
+            finals = self.flatten(stack(self.observation_space, rows, like=observations))
+        return Step(observations, states, rewards, terminated, truncated, finals)
 
 
 class DisabledVector(Vector):
     """Ended episodes wait until they are reset one by one."""
 
-    def _restart(
-        self, observations: Any, states: Numbers, done: BoolArray, infos: dict[str, Any]
-    ) -> tuple[Any, Numbers, Numbers]:
-        finals = states[done]
-        observations = self.env.reset(options={"reset_mask": done.copy()})[0]
-        restarted = self.flatten(observations)
-        if not np.array_equal(restarted[~done], states[~done], equal_nan=True):
-            raise CollectionError(
-                f"{self.env} does not reset by itself and ignores options['reset_mask']: it also "
-                "reset sub-environments whose episode was under way."
-            )
-        return observations, restarted, finals
+    def step(self, actions: NDArray[Any]) -> Step:
+        """See `Source`."""
+        observations, rewards, terminated, truncated, _ = self.env.step(actions)
+        states, finals = self.flatten(observations), None
+        if (done := terminated | truncated).any():
+            finals, going_on = states[done], states[~done]
+            observations = self.env.reset(options={"reset_mask": done.copy()})[0]
+            states = self.flatten(observations)
+            if not np.array_equal(states[~done], going_on, equal_nan=True):
+                raise CollectionError(
+                    f"{self.env} does not reset by itself and ignores options['reset_mask']: it also reset "
+                    "sub-environments whose episode was under way."
+                )
+        return Step(observations, states, rewards, terminated, truncated, finals)
 
 
 class SB3Vector(Source):
@@ -203,15 +195,15 @@ class SB3Vector(Source):
         observations, rewards, done, infos = self.env.step(actions)
         if self.normalisers:
             rewards = self.normalisers[-1].get_original_reward()
-        finals, terminated = None, done
+        finals, terminated = None, done  # no end, so far
         if done.any():
             ended = np.flatnonzero(done)
             rows = [infos[i]["terminal_observation"] for i in ended]
             finals = self.flatten(stack(self.observation_space, rows, like=observations))
             terminated = done.copy()
             terminated[ended] = [not infos[i].get("TimeLimit.truncated", False) for i in ended]
-        states = self.flatten(observations)
-        return Step(observations, states, rewards, terminated, done, finals)
+        states, truncated = self.flatten(observations), done & ~terminated
+        return Step(observations, states, rewards, terminated, truncated, finals)
 
 
 @contextmanager
@@ -223,7 +215,7 @@ def open_source(env: Any) -> Iterator[Source]:
     if isinstance(env, str | EnvSpec):
         try:
             made = gym.make(env)
-        except gym.error.Error as error:
+        except Exception as error:
             raise CollectionError(f"cannot make environment {env!r}: {error}") from error
         with made:
             yield SingleEnv(made)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -32,6 +33,13 @@ def require_flat(space: Space[Any]) -> None:
         )
 
 
+def flattener(space: Space[Any]) -> Callable[[Any], Numbers]:
+    """Give the function that flattens batches; nothing is to be done for vectors."""
+    if isinstance(space, spaces.Box) and len(space.shape) == 1:
+        return lambda batch: batch
+    return partial(flatten, space)
+
+
 def flatten(space: Space[Any], batch: Any) -> Numbers:
     """Turn a batch of observations into states, row by row what `gymnasium.spaces.flatten` gives.
 
@@ -47,8 +55,6 @@ def flatten(space: Space[Any], batch: Any) -> Numbers:
     states : ndarray of shape (n, n_dims)
         Discrete values one-hot, everything else as it is.
     """
-    if isinstance(space, spaces.Box):
-        return batch if len(space.shape) == 1 else batch.reshape(len(batch), -1)
     if isinstance(space, spaces.Dict):
         parts = [flatten(part, batch[key]) for key, part in space.spaces.items()]
         return np.concatenate(parts, axis=1)
@@ -61,7 +67,7 @@ def flatten(space: Space[Any], batch: Any) -> Numbers:
         digits = (np.asarray(batch) - space.start).reshape(len(batch), -1)
         hot = [_one_hot(d, n) for d, n in zip(digits.T, space.nvec.flat, strict=True)]
         return np.concatenate(hot, axis=1)
-    return batch.reshape(len(batch), -1)  # MultiBinary
+    return np.asarray(batch).reshape(len(batch), -1)
 
 
 def unflatten(space: Space[Any], states: Numbers) -> Any:
@@ -108,7 +114,7 @@ def row(space: Space[Any], batch: Any, index: int) -> Any:
 
 
 class ActionCheck:
-    """Tells whether a batch of actions lies in a space, and gives it the space's dtype.
+    """Tells whether a batch of actions lies in a space.
 
     Parameters
     ----------
@@ -123,9 +129,10 @@ class ActionCheck:
         high: Any
         if isinstance(space, spaces.Box):
             low, high = space.low, space.high
-        elif isinstance(space, (spaces.Discrete, spaces.MultiDiscrete)):
-            counts = space.n if isinstance(space, spaces.Discrete) else space.nvec
-            low, high = space.start, space.start + counts - 1
+        elif isinstance(space, spaces.Discrete):
+            low, high = int(space.start), int(space.start + space.n - 1)
+        elif isinstance(space, spaces.MultiDiscrete):
+            low, high = space.start, space.start + space.nvec - 1
         elif isinstance(space, spaces.MultiBinary):
             low, high = 0, 1
         else:
@@ -135,30 +142,48 @@ class ActionCheck:
             )
         self.space = space
         self.dtype: np.dtype[Any] = np.dtype(space.dtype)
+        self.real = np.issubdtype(self.dtype, np.floating)
         self.low, self.high = low, high
         self.shape = (n_envs, *_shape(space))
-        self.kinds = "iuf" if np.issubdtype(space.dtype, np.floating) else "iu"
 
     def example(self) -> NDArray[Any]:
         """Give a batch of zeros."""
         return np.zeros(self.shape, dtype=self.dtype)
 
     def __call__(self, actions: Any) -> NDArray[Any]:
-        """Give actions the space's dtype; raise a ValueError on a wrong shape or kind of number."""
+        """Turn actions into an array of the space's dtype; refuse a wrong shape or kind of number.
+
+        Whether they lie in the space is left to `outside`, unless the dtype could not tell any more.
+        """
         given = np.asarray(actions)
-        if given.shape != self.shape or given.dtype.kind not in self.kinds:
+        if given.dtype == self.dtype and given.shape == self.shape:
+            return given
+        if given.shape != self.shape or given.dtype.kind not in ("iuf" if self.real else "iu"):
             raise ValueError(
                 f"it returned actions of shape {given.shape} and type {given.dtype}; "
                 f"expected shape {self.shape} for {describe(self.space)}"
             )
-        return given.astype(self.dtype, copy=False)
+        if not self.real:
+            for env in np.argwhere(self.outside(given))[:1, 0].tolist():
+                raise OutsideSpace(self.complain(given[env]), env)
+        return given.astype(self.dtype)
 
-    def outside(self, actions: NDArray[Any]) -> NDArray[np.bool_] | None:
-        """Which actions, of shape (n_envs,), lie outside the space; None if all lie inside."""
-        inside: NDArray[np.bool_] = (actions >= self.low) & (actions <= self.high)  # False for NaN
-        if np.count_nonzero(inside) == inside.size:
-            return None
-        return ~np.logical_and.reduce(inside.reshape(len(actions), -1), axis=1)
+    def outside(self, actions: NDArray[Any]) -> NDArray[np.bool_]:
+        """Which numbers lie outside their bounds, NaN included; as many as there are in `actions`."""
+        inside: NDArray[np.bool_] = (actions >= self.low) & (actions <= self.high)
+        return ~inside
+
+    def complain(self, action: Any) -> str:
+        """Say that an action is not in the space."""
+        return f"action {action} is outside {describe(self.space)}"
+
+
+class OutsideSpace(ValueError):
+    """An action is not in its space."""
+
+    def __init__(self, message: str, env: int) -> None:
+        super().__init__(message)
+        self.env = env
 
 
 def _one_hot(values: NDArray[Any], n: int) -> Numbers:

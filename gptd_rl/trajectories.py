@@ -198,6 +198,19 @@ class Trajectories:
             else np.concatenate([_pad_last(p.actions) for p in parts if p.actions is not None]),
         )
 
+    @classmethod
+    def from_minari(cls, dataset: Any, gamma: float | None = None) -> Trajectories:
+        """Read a Minari dataset, or the one with this id: see `gptd_rl.minari_io.from_minari`."""
+        from gptd_rl.minari_io import from_minari
+
+        return from_minari(dataset, gamma)
+
+    def to_minari(self, dataset_id: str, **options: Any) -> Any:
+        """Write a Minari dataset, both flags kept: see `gptd_rl.minari_io.to_minari` for the options."""
+        from gptd_rl.minari_io import to_minari
+
+        return to_minari(self, dataset_id, **options)
+
     # ---------------------------------------------------------------------------------- looking at them
 
     def __len__(self) -> int:

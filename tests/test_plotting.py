@@ -46,7 +46,7 @@ def test_section_draws_mean_and_interval(v: GPTD):
     x, y = ax.lines[0].get_data()
     states = np.tile(np.median(v.data_.states, axis=0), (11, 1))
     states[:, 1] = x
-    np.testing.assert_allclose(y, v.predict(states))
+    np.testing.assert_allclose(np.asarray(y, dtype=float), v.predict(states))
     assert len(ax.collections) == 1
 
 
@@ -54,5 +54,5 @@ def test_relevances_are_named_bars(v: GPTD):
     ax = plot_relevances(v, ["x", "y", "z"])
     assert [label.get_text() for label in ax.get_yticklabels()] == ["x", "y", "z"]
     np.testing.assert_allclose(
-        [bar.get_width() for bar in ax.patches], np.maximum(v.relevances_ * v.data_.states.var(axis=0), 1e-8)
+        [bar.get_width() for bar in ax.containers[0]], np.maximum(v.relevances_ * v.data_.states.var(axis=0), 1e-8)
     )

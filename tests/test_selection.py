@@ -175,7 +175,7 @@ def test_merged_states_give_the_evidence_of_the_dense_formula(noise, whole):
     ("mdp", "n", "kernel"),
     [
         (Spiral(), 150, "ard"),
-        (Drifting(drift=0.0, time_limit=30), 200, "isotropic"),
+        (Drifting(drift=0.0, time_limit=30), 300, "isotropic"),
         (Garnet(), 300, "ard"),
         (GRID, 500, "ard"),
         (GRID, 2000, "ard"),

@@ -1,0 +1,30 @@
+"""The benchmarks run: a small one each, so that they do not rot."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+from numpy.testing import assert_allclose
+
+ROOT = Path(__file__).resolve().parent.parent
+
+
+def test_exact_measures_the_same_problem_everywhere(tmp_path: Path) -> None:
+    figures = tmp_path / "figures.json"
+    options = "--sizes 120:2 --repeats 1 --peers scikit-learn --transitions 400 --json"
+    command = [sys.executable, "benchmarks/exact.py", *options.split(), str(figures)]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    for part in ("One evaluation", "One whole fit", "Peak memory", "Repeated states", "Targets"):
+        assert part in done.stdout
+
+    read = json.loads(figures.read_text())
+    (size,) = read["sizes"]
+    rows = size["rows"]
+    assert set(rows) == {"LAPACK floor", "gptd-rl", "scikit-learn"}
+    # scikit-learn starts once and may stop early; this project must not be worse by more than it calls the same
+    assert rows["gptd-rl"]["fit"]["value"] > rows["scikit-learn"]["fit"]["value"] - 1.0
+    assert_allclose(rows["gptd-rl"]["first"]["gradient"], rows["scikit-learn"]["first"]["gradient"], atol=1e-4)
+    for repeated in read["repeated"]:  # merging is exact
+        assert_allclose(repeated["prefix_merged"], repeated["prefix_dense"], rtol=1e-6)
