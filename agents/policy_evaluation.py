@@ -13,7 +13,7 @@ from gptd_rl.agents.bellman import check_gamma, solve
 from gptd_rl.agents.grid import GridValue, Pendulum, PendulumGrid, task_of
 from gptd_rl.envs.pendulum import PendulumSwingUp
 from gptd_rl.envs.task import FloatArray, Observations, check_number, checked_actions
-from gptd_rl.policies import as_act
+from gptd_rl.sampling.policies import as_act
 
 _BATCH = 16_384  # observations shown to a policy at once
 

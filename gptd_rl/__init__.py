@@ -5,8 +5,8 @@ from gptd_rl.envs import register_environments
 from gptd_rl.gptd import GPTD
 from gptd_rl.kernels import SquaredExponential
 from gptd_rl.metrics import ARD, FactorAnalysis, Isotropic
+from gptd_rl.sampling.streaming import collect_to_minari
 from gptd_rl.storage import load
-from gptd_rl.streaming import collect_to_minari
 from gptd_rl.trajectories import Trajectories
 
 register_environments()

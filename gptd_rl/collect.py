@@ -8,9 +8,9 @@ from typing import Any
 
 import numpy as np
 
-from gptd_rl.policies import as_act
-from gptd_rl.rollouts import Rollout, Unit
-from gptd_rl.sources import CollectionError, Source, is_model, open_source
+from gptd_rl.sampling.policies import as_act
+from gptd_rl.sampling.rollouts import Rollout, Unit
+from gptd_rl.sampling.sources import CollectionError, Source, is_model, open_source
 from gptd_rl.trajectories import Trajectories
 
 __all__ = ["CollectionError", "collect"]

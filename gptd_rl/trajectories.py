@@ -200,14 +200,14 @@ class Trajectories:
 
     @classmethod
     def from_minari(cls, dataset: Any, gamma: float | None = None) -> Trajectories:
-        """Read a Minari dataset, or the one with this id: see `gptd_rl.minari_io.from_minari`."""
-        from gptd_rl.minari_io import from_minari
+        """Read a Minari dataset, or the one with this id: see `gptd_rl.sampling.minari_io.from_minari`."""
+        from gptd_rl.sampling.minari_io import from_minari
 
         return from_minari(dataset, gamma)
 
     def to_minari(self, dataset_id: str, **options: Any) -> Any:
-        """Write a Minari dataset, both flags kept: see `gptd_rl.minari_io.to_minari` for the options."""
-        from gptd_rl.minari_io import to_minari
+        """Write a Minari dataset, both flags kept: see `gptd_rl.sampling.minari_io.to_minari` for the options."""
+        from gptd_rl.sampling.minari_io import to_minari
 
         return to_minari(self, dataset_id, **options)
 
@@ -372,7 +372,12 @@ class Trajectories:
         flags = np.array(terminated)
         open_ends = (np.cumsum(lengths) - 1)[~flags]
         rewards[open_ends] = discounts[open_ends] = 0.0
-        return self._pick(index, rewards=rewards, discounts=discounts, lengths=lengths, terminated=flags)
+        pieces = self._pick(index, rewards=rewards, discounts=discounts, lengths=lengths, terminated=flags)
+        if pieces.actions is None:
+            return pieces
+        actions = np.array(pieces.actions)
+        actions[open_ends] = 0
+        return pieces._pick(slice(None), actions=actions)
 
     def _over_steps(self, steps: int) -> tuple[Array, Array]:
         """Discounted reward and discount product over the next `steps` steps of each state's segment."""

@@ -28,3 +28,25 @@ def test_exact_measures_the_same_problem_everywhere(tmp_path: Path) -> None:
     assert_allclose(rows["gptd-rl"]["first"]["gradient"], rows["scikit-learn"]["first"]["gradient"], atol=1e-4)
     for repeated in read["repeated"]:  # merging is exact
         assert_allclose(repeated["prefix_merged"], repeated["prefix_dense"], rtol=1e-6)
+
+
+def test_selection_compares_with_strangers(tmp_path: Path) -> None:
+    scores = tmp_path / "scores.json"
+    options = [
+        "--seeds",
+        "1",
+        "--tasks",
+        "gridworld",
+        "--contestants",
+        "auto",
+        "constant",
+        "LSTD",
+        "--json",
+        str(scores),
+    ]
+    command = [sys.executable, "benchmarks/selection.py", *options]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert "| task | auto | constant | LSTD | lowest? |" in done.stdout
+    rmse = {s["contestant"]: s["rmse"] for s in json.loads(scores.read_text())}
+    assert rmse["auto"] < 0.1 * min(rmse["constant"], rmse["LSTD"])

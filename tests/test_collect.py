@@ -15,10 +15,10 @@ from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv, Vecto
 from gymnasium.vector.utils import batch_space
 from numpy.testing import assert_array_equal
 
-from gptd_rl import rollouts
 from gptd_rl.collect import CollectionError, collect
-from gptd_rl.policies import RandomActions
-from gptd_rl.spaces import flatten, unflatten
+from gptd_rl.sampling import rollouts
+from gptd_rl.sampling.policies import RandomActions
+from gptd_rl.sampling.spaces import flatten, unflatten
 from gptd_rl.trajectories import Trajectories
 
 GAMMA = 0.9

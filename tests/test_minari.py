@@ -18,8 +18,8 @@ from gymnasium import spaces
 from numpy.testing import assert_array_equal
 
 from gptd_rl.collect import CollectionError, collect
-from gptd_rl.minari_io import from_minari, to_minari
-from gptd_rl.streaming import collect_to_minari
+from gptd_rl.sampling.minari_io import from_minari, to_minari
+from gptd_rl.sampling.streaming import collect_to_minari
 from gptd_rl.trajectories import Trajectories
 
 minari = pytest.importorskip("minari")
@@ -304,7 +304,7 @@ SCRIPT = """
 import sys, time
 import gymnasium as gym
 import numpy as np
-from gptd_rl.streaming import collect_to_minari
+from gptd_rl.sampling.streaming import collect_to_minari
 
 class Logged(gym.Env):
     observation_space = gym.spaces.Box(-np.inf, np.inf, (2,), np.float64)

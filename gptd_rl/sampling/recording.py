@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from gptd_rl.spaces import Numbers
+from gptd_rl.sampling.spaces import Numbers
 from gptd_rl.trajectories import Trajectories
 
 BoolArray = NDArray[np.bool_]

@@ -11,7 +11,7 @@ from gymnasium import Space
 from gymnasium.vector.utils import batch_space
 from numpy.typing import NDArray
 
-from gptd_rl.spaces import row
+from gptd_rl.sampling.spaces import row
 
 BoolArray = NDArray[np.bool_]
 

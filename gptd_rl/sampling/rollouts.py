@@ -8,11 +8,11 @@ from typing import Literal
 
 import numpy as np
 
-from gptd_rl.faults import ACTION, NEXT_EPISODE, find_fault
-from gptd_rl.policies import Act, RandomActions
-from gptd_rl.recording import Block, BoolArray, IntArray, Record, Segments
-from gptd_rl.sources import CollectionError, Source
-from gptd_rl.spaces import Numbers, OutsideSpace
+from gptd_rl.sampling.faults import ACTION, NEXT_EPISODE, find_fault
+from gptd_rl.sampling.policies import Act, RandomActions
+from gptd_rl.sampling.recording import Block, BoolArray, IntArray, Record, Segments
+from gptd_rl.sampling.sources import CollectionError, Source
+from gptd_rl.sampling.spaces import Numbers, OutsideSpace
 from gptd_rl.trajectories import Trajectories
 
 Unit = Literal["transitions", "episodes"]

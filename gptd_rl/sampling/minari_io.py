@@ -17,7 +17,7 @@ from gymnasium import Space, spaces
 from gymnasium.envs.registration import EnvSpec
 from numpy.typing import NDArray
 
-from gptd_rl.spaces import describe, flatten, require_flat, unflatten
+from gptd_rl.sampling.spaces import describe, flatten, require_flat, unflatten
 from gptd_rl.trajectories import Trajectories
 
 LONGEST = 32_768  # states; Minari 0.5 reads longer Arrow episodes wrongly, without a word

@@ -21,7 +21,7 @@ from gymnasium.envs.registration import EnvSpec
 from gymnasium.vector import AutoresetMode, VectorEnv
 from numpy.typing import NDArray
 
-from gptd_rl.spaces import ActionCheck, Numbers, flattener, require_flat, stack
+from gptd_rl.sampling.spaces import ActionCheck, Numbers, flattener, require_flat, stack
 from gptd_rl.trajectories import Trajectories
 
 BoolArray = NDArray[np.bool_]

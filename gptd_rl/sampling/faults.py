@@ -8,8 +8,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from gptd_rl.recording import Block, BoolArray, IntArray
-from gptd_rl.spaces import ActionCheck, Numbers
+from gptd_rl.sampling.recording import Block, BoolArray, IntArray
+from gptd_rl.sampling.spaces import ActionCheck, Numbers
 
 # In the order in which they come: a step's action, what it led to, and how the next episode begins.
 ACTION, REACHED, NEXT_EPISODE = range(3)

@@ -18,7 +18,7 @@ import numpy as np
 from gymnasium import spaces
 
 from gptd_rl.collect import checked_count, checked_discount, policy_of, start, with_progress
-from gptd_rl.minari_io import (
+from gptd_rl.sampling.minari_io import (
     begin_dataset,
     dataset_path,
     finish_dataset,
@@ -27,7 +27,7 @@ from gptd_rl.minari_io import (
     to_buffers,
     vectors,
 )
-from gptd_rl.sources import CollectionError, SB3Vector, Source, open_source
+from gptd_rl.sampling.sources import CollectionError, SB3Vector, Source, open_source
 from gptd_rl.trajectories import Trajectories
 
 NOTE = "gptd_rl.json"  # what is needed to take up the work again, beside Minari's own data
