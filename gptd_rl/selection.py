@@ -148,6 +148,7 @@ class Task:
     n_rows: int  # rewards that the objective weighs
     ladder: tuple[Observations, ...]  # about COARSE_SIZE states, then twice as many each time
     prior: Prior | None = None
+    merged: Observations | None = None  # all of the data, where repeated states make them small
 
     @classmethod
     def of(cls, data: Trajectories, noise: Noise, name: str, every: int, scales: Scales) -> Task:
@@ -161,9 +162,11 @@ class Task:
         seen = tuple(observe(part, noise) for part in parts)
         objective = MarginalLikelihood(*seen)
         n_rows = round(np.mean([s.n_rows for s in seen]))
-        ladder = seen[:1] if seen[0].operator.n_targets <= COARSE_SIZE else _ladder(parts[0], noise)
+        # By rows, not by distinct states: many visits make a steep landscape in which far starts get lost.
+        ladder = seen[:1] if seen[0].n_rows <= 2 * COARSE_SIZE else _ladder(parts[0], noise)
+        merged = seen[0] if len(seen) == 1 and seen[0].operator.n_targets <= 2 * COARSE_SIZE else None
         prior = Prior(scales.variance, scales.spread) if every > 1 else None
-        return cls(objective, objective.evidence, n_rows, ladder, prior)
+        return cls(objective, objective.evidence, n_rows, ladder, prior, merged)
 
     def judge(self, objective: Objective) -> Objective:
         """`objective` with the prior, where there is one."""
@@ -234,6 +237,9 @@ def search(
         x = min(finals, key=lambda t: t.value if alike else all_data(t.x)[0]).x
     curvature, rows = space.curvature(x, first), first.n_rows
     for objective, n_rows in steps:
+        if objective is task.objective and task.merged is not None:
+            # Visits beyond the first tell less and less: no sample knows this curvature, but it is cheap to have.
+            curvature, rows = space.curvature(x, task.merged), n_rows
         scaled = curvature * (n_rows / rows)
         best = quasi_newton(function(objective), x, space.lower, space.upper, scaled)
         x, curvature, rows = best.x, best.curvature, n_rows

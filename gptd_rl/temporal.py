@@ -132,6 +132,8 @@ class TemporalDifference:
         band = np.ones((2, len(self.discounts)), order="F")
         band[0, 0], band[0, 1:] = 0.0, -self.discounts[:-1]
         flat = np.array(right.reshape(len(right), -1), dtype=np.float64, order="F")
+        if flat.size == 0:  # LAPACK does not take it
+            return flat.reshape(right.shape)
         solution, info = lapack.dtbtrs(band, flat, uplo="U", trans=trans, diag="U", overwrite_b=1)
         assert info == 0
         return np.ascontiguousarray(solution).reshape(right.shape)
