@@ -95,6 +95,8 @@ def load(path: str | os.PathLike[str]) -> GPTD:
 
 def _read(path: Path) -> tuple[dict[str, Any], dict[str, Any]]:
     """Header and arrays of the file at `path`."""
+    if path.exists() and not zipfile.is_zipfile(path):
+        raise ValueError("it is no whole archive")
     with path.open("rb") as file, np.load(file, allow_pickle=False) as archive:
         arrays = {name: archive[name] for name in archive.files}
     header = json.loads(str(arrays.pop("header")))
