@@ -185,7 +185,7 @@ def test_merged_states_give_the_evidence_of_the_dense_formula(noise, whole):
     ids=["spiral", "AR(1)", "garnet", "gridworld", "long gridworld"],
 )
 def test_the_ladder_ends_where_a_long_plain_search_does(mdp, n, kernel, monkeypatch):
-    monkeypatch.setattr(gptd_rl.selection, "COARSE_SIZE", 100)  # rungs on less data
+    monkeypatch.setattr(gptd_rl.selection, "COARSE_SIZE", 60)  # more rungs, on less data
     rng = np.random.default_rng(1)
     data = mdp.sample(n, rng)
     v = GPTD(kernel, objective="marginal_likelihood").fit(data)
