@@ -62,5 +62,5 @@ $(BASE): pyproject.toml constraints.txt | $(VENV)/pyvenv.cfg
 	@touch $@
 
 $(DEV): pyproject.toml constraints.txt | $(VENV)/pyvenv.cfg
-	$(PIP_INSTALL) -e ".[sb3,render,minari,dev]"
+	$(PIP_INSTALL) -e ".[sb3,render,minari,dask,dev]"
 	@touch $(BASE) $@

@@ -6,7 +6,7 @@ and inverted in one buffer; its inverse, less an outer product, is the gradient 
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -32,6 +32,12 @@ class Evidence:
     def log_likelihood(self) -> float:
         """−(complexity + data fit + ½·rows·log 2π)."""
         return -(self.complexity + self.data_fit + 0.5 * self.n_rows * np.log(2.0 * np.pi))
+
+    @classmethod
+    def mean(cls, each: Sequence[Evidence]) -> Evidence:
+        """Average over several parts of the data."""
+        complexity, fit, n_rows = np.mean([(e.complexity, e.data_fit, e.n_rows) for e in each], axis=0)
+        return cls(float(complexity), float(fit), float(n_rows))
 
 
 def covariance(model: Model, seen: Observations, scratch: Array | None = None) -> Array:
@@ -128,9 +134,13 @@ class Posterior:
         errors = np.where(seen.H.has_row, seen.data.rewards, 0.0) - seen.H.apply(at_visits)
         return cls(model, seen, L, weights, errors**2)
 
-    def evidence(self) -> Evidence:
-        """Log marginal likelihood of the rewards under the model conditioned on."""
-        return _evidence(self.model, self.seen, self.L, linalg.solve(self.L, self.seen.targets))
+    subset = None  # every state stands for itself
+
+    def evidence(self, model: Model) -> Evidence:
+        """Log marginal likelihood of the rewards under `model`, which is the one conditioned on up to its noise."""
+        if model.noise_variance != self.model.noise_variance:
+            return evidence(model, self.seen)
+        return _evidence(model, self.seen, self.L, linalg.solve(self.L, self.seen.targets))
 
     def mean(self, states: Array) -> Array:
         """Posterior mean of V, of shape (m,)."""
@@ -138,7 +148,7 @@ class Posterior:
 
     def variance(self, states: Array) -> Array:
         """Posterior variance of V under the noise model as it stands, of shape (m,)."""
-        return _joined(self._variance(c)[0] for c in _chunks(states))
+        return in_chunks(lambda x: self._variance(x)[0], states)
 
     def martingale_variance(self, states: Array) -> Array:
         """Variance of the error of the posterior mean when the noise is what it is in a Markov chain, of shape (m,).
@@ -147,7 +157,7 @@ class Posterior:
         the mean, the sampling noise is Σ_t δ_t² u_t². It takes the place of σ²‖g‖², what independent residuals would
         add.
         """
-        return _joined(self._martingale_variance(c) for c in _chunks(states))
+        return in_chunks(self._martingale_variance, states)
 
     def _variance(self, states: Array) -> tuple[Array, Array]:
         prior = self.model.kernel.diagonal(states)
@@ -169,12 +179,10 @@ class Posterior:
 
 def _mean(model: Model, seen: Observations, weights: Array, states: Array) -> Array:
     # paper eq. (9): k*ᵀα
-    return _joined(model.kernel(c, seen.states) @ weights for c in _chunks(states))
+    return in_chunks(lambda x: model.kernel(x, seen.states) @ weights, states)
 
 
-def _chunks(states: Array) -> list[Array]:
-    return [states[i : i + CHUNK] for i in range(0, len(states), CHUNK)]
-
-
-def _joined(parts: Iterable[Array]) -> Array:
+def in_chunks(function: Callable[[Array], Array], states: Array) -> Array:
+    """`function` of each state, a chunk of states at a time, of shape (m,)."""
+    parts = [function(states[i : i + CHUNK]) for i in range(0, len(states), CHUNK)]
     return np.concatenate([np.zeros(0), *parts])

@@ -13,24 +13,33 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy.stats import norm
 
-from gptd_rl import exact, thinning
+from gptd_rl import exact, sparse, thinning
 from gptd_rl.kernels import SquaredExponential
 from gptd_rl.model import Model
-from gptd_rl.observations import Noise, Observations, observe
+from gptd_rl.observations import Noise
+from gptd_rl.problems import Problem, open_problem
 from gptd_rl.progress import watch
 from gptd_rl.scales import Scales
 from gptd_rl.selection import Plan, Report, Task, compare
+from gptd_rl.sparse import Variance
 from gptd_rl.thinning import Trial
 from gptd_rl.trajectories import Array, Trajectories, as_states
+
+Posterior = exact.Posterior | sparse.Posterior
 
 KERNELS = ("isotropic", "ard", "factor", "auto")
 NOISES = ("stochastic", "deterministic")
 OBJECTIVES = ("auto", "marginal_likelihood", "thinned", "loo", "leave_one_episode_out")
-METHODS = ("auto", "exact")
+METHODS = ("auto", "exact", "sparse")
+VARIANCES = ("projected_process", "subset_of_regressors")
 
 
 class NotFittedError(ValueError, AttributeError):
     """Raised when a model is asked before it was fitted."""
+
+
+class InterruptedFitWarning(UserWarning):
+    """Model selection was interrupted; the model is the best one found until then."""
 
 
 class RelevanceWarning(UserWarning):
@@ -71,8 +80,15 @@ class GPTD:
         mistakes what merely identifies an episode for a relevant input.
     thinning : int, optional
         τ for ``objective="thinned"``; the effective horizon 1/(1−γ) by default.
-    method : {"auto", "exact"}
-        How the posterior is held.
+    method : {"auto", "exact", "sparse"}
+        How the posterior is held: exactly, with all pairs of distinct states, or sparsely, where `subset_size` states
+        stand for all. "auto" is exact up to some thousand distinct states; `method_` says which it was.
+    subset_size : int
+        Largest number of states that stand for all in the sparse method.
+    tolerance : float
+        Fewer do if no state keeps more than this share of its prior variance unexplained.
+    variance : {"projected_process", "subset_of_regressors"}
+        The sparse posterior variance: the second forgets what lies beyond the subset, and is too sure far from it.
     noise_variance : float, optional
         Hold σ² at this value.
     noise_floor : float
@@ -109,6 +125,14 @@ class GPTD:
         largest τ where that one showed the system to be deterministic.
     inputs_ : ndarray
         The state variables in use.
+    method_ : {"exact", "sparse"}
+        How the posterior is held.
+    exact_ : bool
+        Whether nothing was approximated: by the sparse method, if the subset holds every distinct state.
+    subset_ : ndarray of shape (m, n_inputs) or None
+        The states that stand for all others in the sparse method.
+    data_ : Trajectories
+        What was fitted; in the sparse method a sample of it.
 
     Examples
     --------
@@ -128,6 +152,9 @@ class GPTD:
         objective: str = "auto",
         thinning: int | None = None,
         method: str = "auto",
+        subset_size: int = 500,
+        tolerance: float = 1e-6,
+        variance: Variance = "projected_process",
         noise_variance: float | None = None,
         noise_floor: float = 1e-6,
         n_restarts: int = 1,
@@ -141,6 +168,9 @@ class GPTD:
         self.objective = objective
         self.thinning = thinning
         self.method = method
+        self.subset_size = subset_size
+        self.tolerance = tolerance
+        self.variance = variance
         self.noise_variance = noise_variance
         self.noise_floor = noise_floor
         self.n_restarts = n_restarts
@@ -151,53 +181,110 @@ class GPTD:
 
     # ---------------------------------------------------------------------------------- fitting
 
-    def fit(self, data: Trajectories) -> Self:
+    def fit(self, data: Any, *, gamma: float | None = None, executor: Any = None) -> Self:
         """Select a model for `data` and condition it on them.
+
+        Interrupted (Ctrl-C) while it searches, it keeps the best model found so far, and warns.
 
         Parameters
         ----------
-        data : Trajectories
-            Transitions sampled under the policy to be evaluated.
+        data : Trajectories, path, Minari dataset, or an iterable of these
+            Transitions sampled under the policy to be evaluated. Several are shards of one whole; paths are of files
+            that `Trajectories.save` wrote, or ids of Minari datasets. Shards are loaded when they are needed.
+        gamma : float, optional
+            Discount, for Minari datasets that do not keep it.
+        executor : concurrent.futures.Executor or Dask client, optional
+            Who passes over the shards in the sparse method; threads of its own by default. The result is the same.
         """
         self._check_parameters()
-        _check_data(data)
-        if isinstance(self.kernel, SquaredExponential) and self.kernel.metric.n_dims != data.n_dims:
+        problem = open_problem(
+            data,
+            self.noise,
+            method=self.method,
+            subset_size=self.subset_size,
+            tolerance=self.tolerance,
+            variance=self.variance,
+            gamma=gamma,
+            executor=executor,
+        )
+        if isinstance(self.kernel, SquaredExponential) and self.kernel.metric.n_dims != problem.n_dims:
             raise ValueError(
-                f"the kernel has {self.kernel.metric.n_dims} dimensions; got states of width {data.n_dims}."
+                f"the kernel has {self.kernel.metric.n_dims} dimensions; got states of width {problem.n_dims}."
             )
-        return self._fit(data, np.arange(data.n_dims), every=None)
+        return self._fit(problem, every=None)
 
-    def _fit(self, data: Trajectories, inputs: NDArray[np.int64], every: int | None) -> Self:
-        """Fit to some of the inputs; `every` is the thinning, chosen by the objective if None."""
+    def partial_fit(self, data: Any, *, gamma: float | None = None, executor: Any = None) -> Self:
+        """Condition the model on further data; θ, and the subset of the sparse method, stay as they are.
+
+        The first call fits. For single transitions at a time there is `gptd_rl.OnlineGPTD`.
+
+        Parameters
+        ----------
+        data, gamma, executor
+            As in `fit`: whole segments.
+        """
+        if not hasattr(self, "posterior_"):
+            return self.fit(data, gamma=gamma, executor=executor)
+        problem = self._problem("add to")
+        problem, posterior = problem.with_more(data, gamma, executor, self.posterior_, self.thinning_)
+        self._adopt(problem, self.model_, self.thinning_, posterior)
+        return self
+
+    def _fit(self, problem: Problem, every: int | None) -> Self:
+        """Select a model for `problem`; `every` is the thinning, chosen by the objective if None."""
         warm = self.model_ if self.warm_start and hasattr(self, "model_") else None
-        used = data.take_inputs(inputs)
-        scales = Scales.of(used)
         self.thinning_trials_: list[Trial] = []
         with watch(self.progress_bar) as report:
             plan = self._plan(warm, report)
             if every is None:
-                every, near = self._choose_thinning(used, plan)
+                every, near = self._choose_thinning(problem.excerpt, plan)
                 plan = replace(plan, near=near)
             name = self.objective if self.objective in ("loo", "leave_one_episode_out") else "thinned"
-            _check_memory(used, self.noise, copies=5 if name != "thinned" else 1)
             # The task is handed over: its buffer must be gone when the posterior takes its own.
-            self.comparison_ = compare(self.kernel, Task.of(used, self.noise, name, every, scales), scales, plan)
-        self._adopt(data, inputs, self.comparison_.best.model, every)
+            self.comparison_ = compare(self.kernel, problem.task(name, every), problem.scales, plan)
+        if any(candidate.interrupted for candidate in self.comparison_):
+            warnings.warn("interrupted: this is the best model found so far.", InterruptedFitWarning, stacklevel=3)
+        self._adopt(problem, self.comparison_.best.model, every)
         return self
 
-    def _adopt(self, data: Trajectories, inputs: NDArray[np.int64], model: Model, every: int) -> None:
-        """Condition `model` on `data` and set what users read."""
-        self.data_, self.inputs_, self.model_, self.thinning_ = data, inputs, model, every
-        self.n_dims_ = data.n_dims
-        self.seen_: Observations = observe(data.take_inputs(inputs), self.noise)
-        self.posterior_ = exact.Posterior.condition(model.with_noise(every * model.noise_variance), self.seen_)
-        self.evidence_ = self.posterior_.evidence() if every == 1 else exact.evidence(model, self.seen_)
+    def _adopt(self, problem: Problem, model: Model, every: int, posterior: Posterior | None = None) -> None:
+        """Condition `model` on the data, unless that was done, and set what users read."""
+        posterior = problem.condition(model, every) if posterior is None else posterior
+        self._set(posterior, problem.data, problem.inputs, model, every, problem.is_exact)
+        self.problem_: Problem | None = problem
+
+    def _set(
+        self,
+        posterior: Posterior,
+        data: Trajectories,
+        inputs: NDArray[np.int64],
+        model: Model,
+        every: int,
+        is_exact: bool,
+    ) -> None:
+        """Set what users read."""
+        self.problem_ = None
+        self.posterior_, self.data_, self.inputs_, self.model_, self.thinning_ = posterior, data, inputs, model, every
+        self.exact_, self.method_ = is_exact, "exact" if posterior.subset is None else "sparse"
         self.kernel_, self.noise_variance_ = model.kernel, model.noise_variance
         self.theta_, self.parameter_names_ = model.theta, model.parameter_names
+        self.n_dims_ = data.n_dims
         self.relevances_ = np.zeros(data.n_dims)
         self.relevances_[inputs] = model.kernel.metric.relevances
+        self.evidence_ = posterior.evidence(model)
         self.log_marginal_likelihood_ = self.evidence_.log_likelihood
         self.complexity_, self.data_fit_ = self.evidence_.complexity, self.evidence_.data_fit
+
+    def _problem(self, purpose: str) -> Problem:
+        if self.problem_ is None:
+            raise ValueError(f"a sparse model that was loaded from a file has no data to {purpose}: fit it again.")
+        return self.problem_
+
+    @property
+    def subset_(self) -> Array | None:
+        """The states that stand for all others in the sparse method, of shape (m, n_inputs)."""
+        self._check_fitted()
+        return self.posterior_.subset
 
     def _plan(self, warm: Model | None, report: Report | None) -> Plan:
         return Plan(
@@ -252,8 +339,9 @@ class GPTD:
             evidences.
         """
         self._check_fitted()
+        problem = self._problem("fit a smaller model to")
         spread = np.ones(self.n_dims_)
-        spread[self.inputs_] = Scales.of(self.data_.take_inputs(self.inputs_)).spread
+        spread[self.inputs_] = problem.scales.spread
         strength = self.relevances_ * spread**2
         keep = strength >= min(threshold, strength.max())
         kept = np.flatnonzero(keep & np.isin(np.arange(self.n_dims_), self.inputs_))
@@ -263,7 +351,7 @@ class GPTD:
                 "a kernel object fixes the number of inputs, so its model cannot be pruned: "
                 "use data.take_inputs(…) and a kernel of that width, or kernel='ard'."
             )
-        pruned._fit(self.data_, kept, self.thinning_)
+        pruned._fit(problem.with_inputs(kept), self.thinning_)
         removed = np.setdiff1d(self.inputs_, kept)
         pruned.pruning_ = Pruning(kept, removed, self.evidence_, pruned.evidence_)
         return pruned
@@ -332,7 +420,7 @@ class GPTD:
     def log_marginal_likelihood(
         self, theta: ArrayLike | None = None, eval_gradient: bool = False
     ) -> float | tuple[float, Array]:
-        """Evidence of all rewards at `theta` (at `theta_` if None), and its gradient if asked.
+        """Evidence of all rewards, or the sparse bound on it, at `theta` (`theta_` if None), and its gradient if asked.
 
         Parameters
         ----------
@@ -349,9 +437,10 @@ class GPTD:
                     f"theta must have shape {self.theta_.shape} ({self.parameter_names_}); got {values.shape}."
                 )
             model = model.with_theta(values)
+        problem = self._problem("judge θ by")
         if not eval_gradient:
-            return exact.evidence(model, self.seen_).log_likelihood
-        value, gradient = exact.evidence_and_gradient(model, self.seen_)
+            return problem.evidence(model).log_likelihood
+        value, gradient = problem.evidence_and_gradient(model)
         return value.log_likelihood, -gradient
 
     # ---------------------------------------------------------------------------------- keeping
@@ -388,6 +477,11 @@ class GPTD:
         _check_choice("noise", self.noise, NOISES)
         _check_choice("objective", self.objective, OBJECTIVES)
         _check_choice("method", self.method, METHODS)
+        _check_choice("variance", self.variance, VARIANCES)
+        if self.subset_size < 1 or self.subset_size != int(self.subset_size):
+            raise ValueError(f"subset_size must be a whole number of 1 or more; got {self.subset_size!r}.")
+        if not 0.0 <= self.tolerance < 1.0:
+            raise ValueError(f"tolerance is a share of the prior variance, from 0 to below 1; got {self.tolerance}.")
         is_count = isinstance(self.thinning, int | np.integer) and self.thinning >= 1
         if self.thinning is not None and not (self.objective == "thinned" and is_count):
             raise ValueError(f"thinning={self.thinning} needs objective='thinned' and a whole number of 1 or more.")
@@ -420,45 +514,3 @@ def _check_choice(name: str, value: object, allowed: tuple[str, ...], besides: s
         raise ValueError(
             f"{name} must be one of {', '.join(map(repr, allowed))} {besides}".rstrip() + f"; got {value!r}."
         )
-
-
-def _check_data(data: Trajectories) -> None:
-    if not isinstance(data, Trajectories):
-        raise TypeError(
-            f"fit expects Trajectories, got {type(data).__name__}: make them by gptd_rl.collect(…), "
-            "Trajectories.from_episodes(…) or Trajectories.from_chain(…)."
-        )
-    steps = data.discounts[np.isin(np.arange(len(data)), data.last, invert=True)]
-    if not data.terminated.any() and (steps == 1.0).all():
-        raise ValueError(
-            "gamma is 1 and no episode terminates: the value is a sum without end. "
-            "Use gamma < 1, or data with a terminal state."
-        )
-
-
-def _check_memory(data: Trajectories, noise: Noise, copies: int) -> None:
-    """Refuse before the machine does: exact GPTD holds a matrix of all pairs of distinct states."""
-    n = len(data)
-    free = _available_bytes()
-    if free is None or 8 * copies * n**2 < free:
-        return
-    u = len(np.unique(data.states, axis=0))
-    tied = noise == "deterministic" or not data.terminated.all()
-    if copies == 1 and (not tied or 2 * u <= n):  # repeated states are merged
-        n = u
-    needed = 8 * copies * n**2
-    if needed >= free:
-        raise ValueError(
-            f"exact GPTD over {n} distinct states needs {needed / 2**30:.1f} GiB, and {free / 2**30:.1f} GiB are free. "
-            "Fit a part of the data (data[:k], data.thin(k)); the sparse method for data of this size "
-            "(method='sparse') is not in this release."
-        )
-
-
-def _available_bytes() -> int | None:
-    """Memory that can be had, where the system tells."""
-    try:
-        with open("/proc/meminfo") as lines:
-            return next(1024 * int(line.split()[1]) for line in lines if line.startswith("MemAvailable"))
-    except (OSError, StopIteration):
-        return None

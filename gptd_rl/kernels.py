@@ -95,6 +95,15 @@ class SquaredExponential:
         K += self.bias
         return K
 
+    def correlation(self, states: Array, others: Array, out: Array | None = None) -> Array:
+        """C = exp(−½ d²) between two sets of states, of shape (n_states, n_others): K without v₀ and b."""
+        return _Pair.of(self.metric, states, others).correlation(slice(None), slice(None), out)
+
+    def paired_correlation(self, states: Array, others: Array) -> Array:
+        """C between each state and the other of the same row, of shape (n_states,)."""
+        w = self.metric.whiten(states - others)
+        return np.exp(-0.5 * (w * w).sum(axis=1))
+
     def diagonal(self, states: Array) -> Array:
         """k(x, x) for each state, of shape (n_states,)."""
         return np.full(len(states), self.signal_variance + self.bias)
@@ -118,6 +127,19 @@ class SquaredExponential:
         sums = _Sums.zero(self.metric.n_dims)
         sums.add(A, pair, slice(None), slice(None), factor=1.0)
         return self._gradient(sums)
+
+    def contract_correlation(self, A: Array, states: Array, others: Array, C: Array) -> Array:
+        """∂L/∂Ω, of shape (n_dims, n_dims), from A = ∂L/∂C and the correlation C, which is overwritten."""
+        pair = _Pair.of(self.metric, states, others)
+        sums = _Sums.zero(self.metric.n_dims)
+        C *= A
+        sums.add_product(C, pair, slice(None), slice(None), factor=1.0)
+        return sums.omega
+
+    def contract_paired_correlation(self, a: Array, states: Array, others: Array) -> Array:
+        """∂L/∂Ω, of shape (n_dims, n_dims), from a = ∂L/∂(paired correlation), of shape (n_states,)."""
+        apart = states - others
+        return -0.5 * (apart.T * (a * self.paired_correlation(states, others))) @ apart
 
     def contract_lower(self, A: Array, states: Array) -> Array:
         """Σ_ij A_ij ∂K_ij/∂θ for a symmetric `A` of which only the lower triangle is read."""
@@ -165,10 +187,9 @@ class _Pair:
         right = np.column_stack([w2, np.ones(len(w2)), h2])
         return cls(states, others, np.column_stack([others, np.ones(len(others))]), left, right)
 
-    def correlation(self, rows: slice, columns: slice) -> Array:
+    def correlation(self, rows: slice, columns: slice, out: Array | None = None) -> Array:
         """C = exp(−½ d²) for a tile, by one matrix product and one exp."""
-        tile = np.asarray(self.left[rows] @ self.right[columns].T)
-        np.minimum(tile, 0.0, out=tile)  # a squared distance is not negative, rounding or not
+        tile = np.asarray(np.matmul(self.left[rows], self.right[columns].T, out=out))
         return np.exp(tile, out=tile)
 
 
@@ -185,12 +206,15 @@ class _Sums:
         return cls(0.0, 0.0, np.zeros((n_dims, n_dims)))
 
     def add(self, A: Array, pair: _Pair, rows: slice, columns: slice, factor: float) -> None:
-        X, X2 = pair.states[rows], pair.others[columns]
         B = pair.correlation(rows, columns)
         B *= A
+        self.A += factor * float(A.sum())
+        self.add_product(B, pair, rows, columns, factor)
+
+    def add_product(self, B: Array, pair: _Pair, rows: slice, columns: slice, factor: float) -> None:
+        X, X2 = pair.states[rows], pair.others[columns]
         BX = B @ pair.others_and_one[columns]  # [BX', B1]
         row_sums, column_sums = BX[:, -1], np.ones(len(B)) @ B
         cross = X.T @ BX[:, :-1]  # XᵀBX'  [D, D]
-        self.A += factor * float(A.sum())
         self.B += factor * float(row_sums.sum())
         self.omega -= (0.5 * factor) * ((X.T * row_sums) @ X + (X2.T * column_sums) @ X2 - cross - cross.T)

@@ -23,13 +23,18 @@ def cholesky(build: Callable[[], Array]) -> Array:
 
     Rounding can make a covariance look indefinite. It is then built again and a little is added to its diagonal.
     """
-    for jitter in JITTERS:
+    return cholesky_and_jitter(build)[0]
+
+
+def cholesky_and_jitter(build: Callable[[], Array]) -> tuple[Array, float]:
+    """Factor as by `cholesky`, and what had to be added to the diagonal."""
+    for share in JITTERS:
         S = build()
-        if jitter:
-            S.flat[:: len(S) + 1] += jitter * np.diagonal(S).mean()
+        jitter = share * float(np.diagonal(S).mean()) if share else 0.0
+        S.flat[:: len(S) + 1] += jitter
         _, info = lapack.dpotrf(S.T, lower=0, clean=0, overwrite_a=1)
         if info == 0:
-            return S
+            return S, jitter
     raise np.linalg.LinAlgError(
         f"the {len(S)}×{len(S)} covariance is not positive definite, even with {JITTERS[-1]:g} of its "
         "diagonal added; raise the noise variance or the noise floor."

@@ -50,9 +50,7 @@ class MarginalLikelihood:
 
     def evidence(self, model: Model) -> exact.Evidence:
         """Evidence with its complexity and fit, averaged over the parts."""
-        each = [exact.evidence(model, part, self._scratch(part)) for part in self.parts]
-        complexity, fit, n_rows = np.mean([(e.complexity, e.data_fit, e.n_rows) for e in each], axis=0)
-        return exact.Evidence(float(complexity), float(fit), float(n_rows))
+        return exact.Evidence.mean([exact.evidence(model, part, self._scratch(part)) for part in self.parts])
 
     def _scratch(self, part: Observations) -> Array:
         n = len(part.states)
@@ -99,15 +97,18 @@ def thinned_parts(data: Trajectories, every: int) -> list[Trajectories]:
     if every == 1:
         return [data]
     parts = [data.thin(every)]
-    longest = int(data.lengths.max())
-    n_offsets = max(MIN_OFFSETS, -(-MIN_STATES * every // len(data)))
-    offsets = np.unique(np.linspace(0, min(every, longest - 1), n_offsets, endpoint=False).astype(int))
-    for offset in offsets[1:]:
+    for offset in offsets(len(data), int(data.lengths.max()), every)[1:]:
         try:
-            parts.append(data.thin(every, int(offset)))
+            parts.append(data.thin(every, offset))
         except ValueError:  # no segment is that long
             break
     return parts
+
+
+def offsets(n_states: int, longest: int, every: int) -> list[int]:
+    """From where to thin: a handful of evenly spaced offsets, the first of them 0."""
+    n_offsets = max(MIN_OFFSETS, -(-MIN_STATES * every // n_states))
+    return [int(o) for o in np.unique(np.linspace(0, min(every, longest - 1), n_offsets, endpoint=False).astype(int))]
 
 
 @dataclass(frozen=True, eq=False)

@@ -30,6 +30,10 @@ COARSE_SIZE = 300
 # A relevance below this, per squared spread of its input, bends the value function so little that its effect is linear.
 KNEE = 1e-2
 
+# An approximation is chosen anew if the search went further than this from where it was chosen, a few times at most.
+FAR = 0.5
+MAX_BASES = 3
+
 Report = Callable[[float], None]
 
 
@@ -149,6 +153,7 @@ class Task:
     ladder: tuple[Observations, ...]  # about COARSE_SIZE states, then twice as many each time
     prior: Prior | None = None
     merged: Observations | None = None  # all of the data, where repeated states make them small
+    between: tuple[tuple[Objective, int], ...] = ()  # further steps from the ladder to all data, with their rows
 
     @classmethod
     def of(cls, data: Trajectories, noise: Noise, name: str, every: int, scales: Scales) -> Task:
@@ -157,25 +162,26 @@ class Task:
             whole = observe(data, noise, merge=False)
             groups = objectives.visit_groups if name == "loo" else objectives.episode_groups
             objective = objectives.leave_out(whole, groups(whole))
-            return cls(objective, partial(exact.evidence, seen=whole), data.n_rows, _ladder(data, noise))
+            return cls(objective, partial(exact.evidence, seen=whole), data.n_rows, ladder(data, noise))
         parts = objectives.thinned_parts(data, every)
         seen = tuple(observe(part, noise) for part in parts)
         objective = MarginalLikelihood(*seen)
         n_rows = round(np.mean([s.n_rows for s in seen]))
         # By rows, not by distinct states: many visits make a steep landscape in which far starts get lost.
-        ladder = seen[:1] if seen[0].n_rows <= 2 * COARSE_SIZE else _ladder(parts[0], noise)
+        steps = seen[:1] if seen[0].n_rows <= 2 * COARSE_SIZE else ladder(parts[0], noise)
         merged = seen[0] if len(seen) == 1 and seen[0].operator.n_targets <= 2 * COARSE_SIZE else None
         prior = Prior(scales.variance, scales.spread) if every > 1 else None
-        return cls(objective, objective.evidence, n_rows, ladder, prior, merged)
+        return cls(objective, objective.evidence, n_rows, steps, prior, merged)
 
     def judge(self, objective: Objective) -> Objective:
         """`objective` with the prior, where there is one."""
         return objective if self.prior is None else self.prior.added_to(objective)
 
 
-def _ladder(data: Trajectories, noise: Noise) -> tuple[Observations, ...]:
+def ladder(data: Trajectories, noise: Noise, largest: int | None = None) -> tuple[Observations, ...]:
+    """Samples of about COARSE_SIZE states, then of twice as many each time, up to `largest` or half of the data."""
     sizes = [COARSE_SIZE]
-    while 4 * sizes[-1] <= len(data):
+    while 4 * sizes[-1] <= len(data) and (largest is None or 2 * sizes[-1] <= largest):
         sizes.append(2 * sizes[-1])
     return tuple(observe(coarsen(data, size), noise) for size in sizes)
 
@@ -199,6 +205,7 @@ class Found:
     value: float  # of the objective, smaller is better
     n_evaluations: int  # of the objective on all data
     seconds: float
+    interrupted: bool = False
 
 
 def search(
@@ -212,38 +219,107 @@ def search(
     """Minimise the objective of `task`: explore from every guess on the smallest sample, then climb the ladder.
 
     `near` is a model known to be near the optimum, if there is one: then it starts on all of the data at once.
+    Interrupted (Ctrl-C), it returns the best model so far.
     """
     began = time.perf_counter()
     space = Coordinates.of(guesses[0], scales, noise_floor)
-    first = task.ladder[0]
+    climb = _Climb(task, space, report)
+    try:
+        if near is None:
+            climb.explore([space.pack(g) for g in guesses])
+            climb.finish([*((MarginalLikelihood(seen), seen.n_rows) for seen in task.ladder[1:]), *task.between])
+        else:
+            climb.start(space.pack(near))
+            climb.finish(task.between)
+        climb.finish([(task.objective, task.n_rows)])
+        interrupted = False
+    except KeyboardInterrupt:
+        if climb.best is None:
+            raise
+        interrupted = True
+    assert climb.best is not None
+    x, value = climb.best
+    return Found(space.unpack(x), value, climb.n_evaluations, time.perf_counter() - began, interrupted)
 
-    def function(objective: Objective) -> Function:
-        return space.function(task.judge(objective), report)
 
-    steps: list[tuple[Objective, int]] = [(task.objective, task.n_rows)]
-    if near is not None:
-        x = space.pack(near)
-    else:
-        explore = function(MarginalLikelihood(first))
+class _Climb:
+    """A search under way: from a small sample of the data to all of it."""
+
+    def __init__(self, task: Task, space: Coordinates, report: Report | None) -> None:
+        self.task, self.space, self.report = task, space, report
+        self.best: tuple[Array, float] | None = None  # the best point of the present step, and its value
+        self.n_evaluations = 0  # in the present step
+        self._curvature: Array | None = None
+        self._rows = task.ladder[0].n_rows
+
+    def start(self, x: Array) -> None:
+        """Start at `x`, with the curvature that the smallest sample has there."""
+        self.best, self._curvature = (x, np.inf), self.space.curvature(x, self.task.ladder[0])
+
+    def explore(self, starts: Sequence[Array]) -> None:
+        """Start at the best hill that the smallest sample has."""
+        space, first = self.space, self.task.ladder[0]
+        explore = self._function(MarginalLikelihood(first))
 
         def descend(x: Array, max_iterations: int) -> Optimum:
             return lbfgs(explore, x, space.lower, space.upper, max_iterations, scale=first.n_rows / COARSE_SIZE)
 
-        heats = sorted((descend(space.pack(g), 15) for g in guesses), key=lambda t: t.value)
+        heats = sorted((descend(x, 15) for x in starts), key=lambda t: t.value)
         finals = [descend(heat.x, 200) for heat in heats[:2]]
-        steps = [*((MarginalLikelihood(seen), seen.n_rows) for seen in task.ladder[1:]), *steps]
         alike = np.abs(finals[0].x - finals[-1].x).max(initial=0.0) < 0.1
-        all_data = function(task.objective)  # of two different hills, all the data say which is higher
-        x = min(finals, key=lambda t: t.value if alike else all_data(t.x)[0]).x
-    curvature, rows = space.curvature(x, first), first.n_rows
-    for objective, n_rows in steps:
-        if objective is task.objective and task.merged is not None:
+        # Of two different hills, more data say which is higher.
+        judge = self.task.between[0][0] if self.task.between else self.task.objective
+        all_data = self._function(_anchored(judge, space.unpack(finals[0].x)))
+        self.start(min(finals, key=lambda t: t.value if alike else all_data(t.x)[0]).x)
+
+    def finish(self, steps: Sequence[tuple[Objective, int]]) -> None:
+        """Go on with more and more data; each step begins with the curvature that the one before it learnt."""
+        for objective, n_rows in steps:
+            self._step(objective, n_rows)
+
+    def _step(self, objective: Objective, n_rows: int) -> None:
+        assert self.best is not None and self._curvature is not None
+        space, (x, _) = self.space, self.best
+        if objective is self.task.objective and self.task.merged is not None:
             # Visits beyond the first tell less and less: no sample knows this curvature, but it is cheap to have.
-            curvature, rows = space.curvature(x, task.merged), n_rows
-        scaled = curvature * (n_rows / rows)
-        best = quasi_newton(function(objective), x, space.lower, space.upper, scaled)
-        x, curvature, rows = best.x, best.curvature, n_rows
-    return Found(space.unpack(x), best.value, best.n_evaluations, time.perf_counter() - began)
+            self._curvature, self._rows = space.curvature(x, self.task.merged), n_rows
+        curvature = self._curvature * (n_rows / self._rows)
+        # In nats. On the way a rough optimum is enough; and of a million rewards a tenth of a nat is nothing.
+        tolerance = 0.03 if objective is not self.task.objective else 1e-3 * max(1.0, n_rows / 10_000)
+        self.n_evaluations = 0
+        for _ in range(MAX_BASES):
+            begun = x
+            fixed = _anchored(objective, space.unpack(x))
+            self.best = (x, np.inf)
+            found = quasi_newton(self._watched(fixed), x, space.lower, space.upper, curvature, tolerance)
+            x, curvature = found.x, found.curvature
+            # What was chosen for one θ, such as the states of a sparse model, may not suit one that is far from it.
+            if fixed is objective or np.abs(x - begun).max(initial=0.0) < FAR:
+                break
+        self._curvature, self._rows = curvature, n_rows
+
+    def _watched(self, objective: Objective) -> Function:
+        """Remember the best point on the way, for those who cannot wait."""
+        f = self._function(objective)
+
+        def watched(x: Array) -> tuple[float, Array]:
+            value, gradient = f(x)
+            self.n_evaluations += 1
+            assert self.best is not None
+            if value < self.best[1]:
+                self.best = (x.copy(), value)
+            return value, gradient
+
+        return watched
+
+    def _function(self, objective: Objective) -> Function:
+        return self.space.function(self.task.judge(objective), self.report)
+
+
+def _anchored(objective: Objective, model: Model) -> Objective:
+    """The objective as it is to be near `model`: one that approximates chooses there what to approximate with."""
+    at = getattr(objective, "at", None)
+    return objective if at is None else at(model)
 
 
 # -------------------------------------------------------------------------------------- comparing variants
@@ -262,6 +338,7 @@ class Candidate:
     data_fit: float
     n_parameters: int
     seconds: float
+    interrupted: bool = False  # by Ctrl-C: the best model so far
 
 
 class Comparison(tuple[Candidate, ...]):
@@ -315,7 +392,16 @@ class Plan:
         e = task.evidence(found.model)
         n_free = int(found.model.is_free.sum())
         return Candidate(
-            kind, rank, found.model, found.value, e.log_likelihood, e.complexity, e.data_fit, n_free, found.seconds
+            kind,
+            rank,
+            found.model,
+            found.value,
+            e.log_likelihood,
+            e.complexity,
+            e.data_fit,
+            n_free,
+            found.seconds,
+            found.interrupted,
         )
 
 
@@ -323,12 +409,17 @@ def compare(kernel: str | SquaredExponential, task: Task, scales: Scales, plan: 
     """Search every variant that `kernel` stands for: a name, "auto" for all of them, or a kernel of the user's own."""
     if isinstance(kernel, SquaredExponential):
         return Comparison([plan.run(task, *_own(kernel, scales, plan), scales)])
-    tried = []
-    if kernel in ("isotropic", "auto"):
-        tried.append(plan.run(task, "isotropic", 0, plan.guesses("isotropic", 0, scales), scales))
+    tried: list[Candidate] = []
+
+    def run(kind: str, rank: int, guesses: list[Model]) -> bool:
+        """Search one more variant; whether to go on."""
+        tried.append(plan.run(task, kind, rank, guesses, scales))
+        return not tried[-1].interrupted
+
     D = len(scales.spread)
-    if kernel in ("ard", "auto") or D == 1:  # one input has no direction to find
-        tried.append(plan.run(task, "ard", 0, plan.guesses("ard", 0, scales), scales))
+    go_on = kernel not in ("isotropic", "auto") or run("isotropic", 0, plan.guesses("isotropic", 0, scales))
+    if go_on and (kernel in ("ard", "auto") or D == 1):  # one input has no direction to find
+        go_on = run("ard", 0, plan.guesses("ard", 0, scales))
     if kernel in ("factor", "auto"):
         rng = np.random.default_rng(plan.seed)
         start = tried[-1].model if tried else None
@@ -336,7 +427,8 @@ def compare(kernel: str | SquaredExponential, task: Task, scales: Scales, plan: 
             guesses = plan.guesses("factor", rank, scales)
             if start is not None:
                 guesses.append(grow_rank(start, scales, rng))
-            tried.append(plan.run(task, "factor", rank, guesses, scales))
+            if not (go_on and run("factor", rank, guesses)):
+                break
             start = tried[-1].model
     return Comparison(tried)
 

@@ -1,41 +1,30 @@
 """A fitted model in one file: arrays and a JSON header, no code in it, nothing unpickled on the way back.
 
 The file is a NumPy archive. It holds the data, θ and the constructor's arguments; the posterior is computed again on
-loading, which costs one factorisation and keeps the file small.
+loading, which costs one factorisation and keeps the file small. Of a sparse model it holds the statistics, and a sample
+of the data for pictures.
 """
 
 from __future__ import annotations
 
 import json
 import os
-import zipfile
-import zlib
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from gptd_rl import archive, sparse
 from gptd_rl.gptd import GPTD
 from gptd_rl.kernels import SquaredExponential
 from gptd_rl.metrics import ARD, FactorAnalysis, Isotropic, Metric
 from gptd_rl.model import Model
+from gptd_rl.problems import Exact
 from gptd_rl.trajectories import Trajectories
 
 FORMAT = "gptd-rl model"
-VERSION = 1
-# What can come up when a file is not what it should be.
-UNREADABLE = (
-    zipfile.BadZipFile,
-    zlib.error,
-    EOFError,
-    KeyError,
-    TypeError,
-    AttributeError,
-    IndexError,
-    ValueError,
-    NotImplementedError,
-    np.linalg.LinAlgError,
-)
+VERSION = 2  # 2 added sparse models
+SCALARS = ("prior_trace", "n_rows", "log_jacobian")
 ARRAYS = ("states", "rewards", "discounts", "lengths", "terminated", "actions")
 
 
@@ -53,18 +42,15 @@ def save(v: GPTD, path: str | os.PathLike[str]) -> Path:
         kernel=_describe(v.kernel_),
         noise_is_fixed=v.model_.noise_is_fixed,
         thinning=v.thinning_,
+        exact=v.exact_,
     )
+    if isinstance(v.posterior_, sparse.Posterior):
+        arrays |= _take_apart(v.posterior_)
+        seen = v.posterior_.solution.statistics
+        header["statistics"] = {name: getattr(seen, name) for name in SCALARS}
     text = json.dumps(header, default=lambda number: number.item())  # NumPy's numbers are numbers
     learnt: dict[str, Any] = dict(header=np.array(text), theta=v.theta_, inputs=v.inputs_)
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.part")
-    try:
-        with temporary.open("wb") as file:
-            np.savez_compressed(file, allow_pickle=False, **learnt, **arrays)
-        os.replace(temporary, path)
-    except BaseException:
-        temporary.unlink(missing_ok=True)
-        raise
-    return path
+    return archive.write(path, learnt | arrays)
 
 
 def load(path: str | os.PathLike[str]) -> GPTD:
@@ -86,7 +72,7 @@ def load(path: str | os.PathLike[str]) -> GPTD:
             return _fitted(header, arrays)
     except FileNotFoundError:
         raise FileNotFoundError(f"there is no file {path}.") from None
-    except UNREADABLE as error:
+    except archive.UNREADABLE as error:
         raise ValueError(f"{path} is not a gptd-rl model, or was cut off while it was copied ({error}).") from None
     raise ValueError(
         f"{path} has format version {header['version']}, this release reads up to {VERSION}: upgrade gptd-rl."
@@ -95,10 +81,7 @@ def load(path: str | os.PathLike[str]) -> GPTD:
 
 def _read(path: Path) -> tuple[dict[str, Any], dict[str, Any]]:
     """Header and arrays of the file at `path`."""
-    if path.exists() and not zipfile.is_zipfile(path):
-        raise ValueError("it is no whole archive")
-    with path.open("rb") as file, np.load(file, allow_pickle=False) as archive:
-        arrays = {name: archive[name] for name in archive.files}
+    arrays = archive.read(path)
     header = json.loads(str(arrays.pop("header")))
     if header["format"] != FORMAT:
         raise ValueError(f"its format is {header['format']!r}")
@@ -112,8 +95,25 @@ def _fitted(header: dict[str, Any], arrays: dict[str, Any]) -> GPTD:
     v = GPTD(**params)
     data = Trajectories._trusted(**{name: arrays.get(name) for name in ARRAYS})
     template = Model(_rebuild(header["kernel"]), 1.0, header["noise_is_fixed"])
-    v._adopt(data, arrays["inputs"], template.with_theta(arrays["theta"]), header["thinning"])
+    model, inputs, every = template.with_theta(arrays["theta"]), arrays["inputs"], header["thinning"]
+    if "statistics" in header:
+        posterior = _put_together(model.with_noise(every * model.noise_variance), arrays, header["statistics"], v)
+        v._set(posterior, data, inputs, model, every, header["exact"])
+    else:
+        v._adopt(Exact(data, v.noise, inputs), model, every)
     return v
+
+
+def _take_apart(posterior: sparse.Posterior) -> dict[str, Any]:
+    """Arrays of a sparse posterior: of size m×m, however many data there were."""
+    seen = posterior.solution.statistics
+    return dict(subset=posterior.subset, gram=seen.gram, hidden=seen.hidden, noise_moments=posterior.noise_moments)
+
+
+def _put_together(model: Model, arrays: dict[str, Any], scalars: dict[str, Any], v: GPTD) -> sparse.Posterior:
+    seen = sparse.Statistics(arrays["gram"], arrays["hidden"], **scalars)
+    solution = sparse.Solution.of(model, sparse.Basis(model.kernel, arrays["subset"]), seen)
+    return sparse.Posterior(solution, arrays["noise_moments"], v.variance)
 
 
 def _describe(kernel: SquaredExponential) -> dict[str, Any]:

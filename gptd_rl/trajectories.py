@@ -12,12 +12,16 @@ Everything downstream (the operator H, the posterior, the evidence) sees the dat
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
+
+from gptd_rl import archive
 
 Array = NDArray[np.float64]
 
@@ -211,6 +215,27 @@ class Trajectories:
 
         return to_minari(self, dataset_id, **options)
 
+    @classmethod
+    def load(cls, path: str | os.PathLike[str]) -> Trajectories:
+        """Read what `save` wrote; the arrays are checked as any others are."""
+        try:
+            arrays = archive.read(path)
+            unknown = sorted(set(arrays) - {field.name for field in fields(cls)})
+            if unknown:
+                raise ValueError(f"it holds {', '.join(unknown)}")
+            return cls(**arrays)
+        except FileNotFoundError:
+            raise FileNotFoundError(f"there is no file {path}.") from None
+        except archive.UNREADABLE as error:
+            raise ValueError(f"{path} does not hold trajectories as Trajectories.save writes them: {error}") from None
+
+    def save(self, path: str | os.PathLike[str]) -> Path:
+        """Write the arrays to one file (NumPy's npz): a shard for `GPTD.fit`, which takes paths."""
+        named = {field.name: getattr(self, field.name) for field in fields(self)}
+        return archive.write(
+            path, {name: array for name, array in named.items() if array is not None}, compressed=False
+        )
+
     # ---------------------------------------------------------------------------------- looking at them
 
     def __len__(self) -> int:
@@ -307,7 +332,11 @@ class Trajectories:
         if chosen.size == 0:
             raise ValueError("empty data: the selection holds no segment.")
         starts = self.starts
-        rows = np.concatenate([np.arange(starts[s], starts[s] + self.lengths[s]) for s in chosen])
+        rows: Any
+        if (np.diff(chosen) == 1).all():  # neighbours: a view, not a copy
+            rows = slice(int(starts[chosen[0]]), int(starts[chosen[-1]] + self.lengths[chosen[-1]]))
+        else:
+            rows = np.concatenate([np.arange(starts[s], starts[s] + self.lengths[s]) for s in chosen])
         return self._pick(rows, lengths=self.lengths[chosen], terminated=self.terminated[chosen])
 
     def __iter__(self) -> Iterator[Trajectories]:

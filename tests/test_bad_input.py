@@ -81,7 +81,7 @@ def test_a_failed_fit_leaves_the_last_one_in_place(fitted):
 
 @pytest.mark.parametrize("data", [np.ones((5, 2)), None, [dict(observations=[[0.0], [1.0]], rewards=[1.0])]])
 def test_fit_wants_trajectories(data):
-    with pytest.raises(TypeError, match=r"fit expects Trajectories, got \w+: make them by .*from_episodes"):
+    with pytest.raises(TypeError, match=r"fit expects Trajectories, .* got \w+: make Trajectories by .*from_episodes"):
         GPTD().fit(data)
 
 
@@ -98,18 +98,18 @@ def test_gamma_of_one_needs_an_end():
 @pytest.mark.parametrize("objective", OBJECTIVES)
 def test_too_many_states_for_memory(objective, monkeypatch):
     data = sample([(20, False)] * 5, n_dims=2)
-    monkeypatch.setattr(gptd_rl.gptd, "_available_bytes", lambda: 8 * 100**2)
+    monkeypatch.setattr(gptd_rl.problems, "available_bytes", lambda: 8 * 100**2)
     with pytest.raises(ValueError, match=r"exact GPTD over 100 distinct states needs .*GiB.*sparse"):
-        GPTD("isotropic", objective=objective, n_restarts=0).fit(data)
+        GPTD("isotropic", objective=objective, n_restarts=0, method="exact").fit(data)
 
 
 def test_memory_is_counted_by_distinct_states(monkeypatch):
     data = Gridworld().sample(300, np.random.default_rng(0))
-    monkeypatch.setattr(gptd_rl.gptd, "_available_bytes", lambda: 8 * 150**2)
-    v = GPTD("isotropic", objective="marginal_likelihood", n_restarts=0).fit(data)
+    monkeypatch.setattr(gptd_rl.problems, "available_bytes", lambda: 8 * 150**2)
+    v = GPTD("isotropic", objective="marginal_likelihood", n_restarts=0, method="exact").fit(data)
     assert np.isfinite(v.predict([[3.0, 3.0]])).all()
     with pytest.raises(ValueError, match="exact GPTD over"):  # each visit is left out by itself
-        GPTD("isotropic", objective="loo", n_restarts=0).fit(data)
+        GPTD("isotropic", objective="loo", n_restarts=0, method="exact").fit(data)
 
 
 def test_memory_of_tied_states_is_not_underestimated(monkeypatch):
@@ -118,18 +118,25 @@ def test_memory_of_tied_states_is_not_underestimated(monkeypatch):
     states = np.array(data.states)
     states[60:] = states[:40]
     data = Trajectories(states, data.rewards, data.discounts, data.lengths, data.terminated)
-    monkeypatch.setattr(gptd_rl.gptd, "_available_bytes", lambda: 8 * 70**2)
+    monkeypatch.setattr(gptd_rl.problems, "available_bytes", lambda: 8 * 70**2)
     with pytest.raises(ValueError, match="exact GPTD over"):
-        GPTD("isotropic", objective="marginal_likelihood", n_restarts=0).fit(data)
+        GPTD("isotropic", objective="marginal_likelihood", n_restarts=0, method="exact").fit(data)
+
+
+def test_short_memory_makes_auto_sparse(monkeypatch):
+    data = sample([(20, False)] * 5, n_dims=2)
+    monkeypatch.setattr(gptd_rl.problems, "available_bytes", lambda: 8 * 100**2)
+    v = GPTD("isotropic", objective="marginal_likelihood", n_restarts=0).fit(data)
+    assert v.method_ == "sparse" and v.subset_ is not None and np.isfinite(v.predict(data.states)).all()
 
 
 def test_an_unknown_amount_of_memory_is_enough(monkeypatch):
-    monkeypatch.setattr(gptd_rl.gptd, "_available_bytes", lambda: None)
+    monkeypatch.setattr(gptd_rl.problems, "available_bytes", lambda: None)
     GPTD("isotropic", objective="marginal_likelihood", n_restarts=0).fit(GOOD)
 
 
 def test_this_machine_tells_its_memory_or_nothing():
-    free = gptd_rl.gptd._available_bytes()
+    free = gptd_rl.fleet.available_bytes()
     assert free is None or 2**20 < free < 2**50
 
 

@@ -11,6 +11,7 @@ import gptd_rl.selection
 from gptd_rl import GPTD, Isotropic, SquaredExponential, Trajectories
 from gptd_rl.metrics import ARD, FactorAnalysis
 from gptd_rl.model import Model
+from gptd_rl.problems import Exact
 from gptd_rl.scales import Scales
 from gptd_rl.selection import Coordinates, Task, coarsen, first_guesses, search
 from tests.helpers import MIXES, Reference, sample
@@ -160,7 +161,7 @@ def test_merged_states_give_the_evidence_of_the_dense_formula(noise, whole):
         assert not prefix.terminated.all()
     kernel = SquaredExponential(ARD([0.7, 1e-3]), 2.0, 5.0, fixed=("v0", "b", "a1", "a2"))
     v = GPTD(kernel, noise=noise, noise_variance=1e-2, objective="marginal_likelihood").fit(prefix)
-    assert v.seen_.operator.n_targets <= 121 < len(prefix)
+    assert isinstance(v.problem_, Exact) and v.problem_.seen.operator.n_targets <= 121 < len(prefix)
     dense = Reference.of(v.model_, prefix, noise)
     assert_allclose(v.complexity_, dense.complexity, rtol=1e-9)
     assert_allclose(v.data_fit_, dense.data_fit, rtol=1e-6)

@@ -141,7 +141,7 @@ def test_the_file_holds_arrays_and_json_and_nothing_to_unpickle(name, path):
     assert all(array.dtype.kind in "fiubU" for array in members.values())
     header = json.loads(str(members["header"]))
     assert header["format"] == "gptd-rl model"
-    assert header["version"] == 1
+    assert header["version"] == 2
 
 
 def test_actions_that_only_pickle_could_keep_are_refused(path):
@@ -231,8 +231,8 @@ def rewrite(path, **changed) -> None:
 
 
 def test_a_newer_version_asks_for_an_upgrade(saved):
-    rewrite(saved, version=2)
-    with pytest.raises(ValueError, match=r"format version 2, this release reads up to 1: upgrade"):
+    rewrite(saved, version=3)
+    with pytest.raises(ValueError, match=r"format version 3, this release reads up to 2: upgrade"):
         gptd_rl.load(saved)
 
 

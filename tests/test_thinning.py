@@ -133,7 +133,7 @@ def test_a_thinned_posterior_is_wider(runs):
     """It takes τ neighbouring returns for one, so it claims less."""
     _, _, auto, x, _ = runs[0]
     same = GPTD(objective="marginal_likelihood")
-    same._adopt(auto.data_, auto.inputs_, auto.model_, 1)
+    same._adopt(auto._problem(""), auto.model_, 1)
     _, thinned_std = auto.predict(x, return_std=True)
     _, plain_std = same.predict(x, return_std=True)
     assert (thinned_std > plain_std).all()

@@ -1,0 +1,49 @@
+"""Arrays in a file: NumPy's npz, written whole or not at all, read without ever running code from it."""
+
+from __future__ import annotations
+
+import os
+import zipfile
+import zlib
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+# What can come up when a file is not what it should be.
+UNREADABLE = (
+    zipfile.BadZipFile,
+    zlib.error,
+    EOFError,
+    KeyError,
+    TypeError,
+    AttributeError,
+    IndexError,
+    ValueError,
+    NotImplementedError,
+    np.linalg.LinAlgError,
+)
+
+
+def write(path: str | os.PathLike[str], arrays: dict[str, Any], *, compressed: bool = True) -> Path:
+    """Write `arrays` to `path`, atomically: the file is whole, or as it was before."""
+    path = Path(path)
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.part")
+    save = np.savez_compressed if compressed else np.savez
+    try:
+        with temporary.open("wb") as file:
+            save(file, allow_pickle=False, **arrays)
+        os.replace(temporary, path)
+    except BaseException:
+        temporary.unlink(missing_ok=True)
+        raise
+    return path
+
+
+def read(path: str | os.PathLike[str]) -> dict[str, Any]:
+    """Arrays in the file at `path`; anything in UNREADABLE, FileNotFoundError or OSError if there are none."""
+    path = Path(path)
+    if path.is_file() and not zipfile.is_zipfile(path):
+        raise ValueError("it is no whole archive")
+    with path.open("rb") as file, np.load(file, allow_pickle=False) as archive:
+        return {name: archive[name] for name in archive.files}

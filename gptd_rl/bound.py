@@ -1,0 +1,105 @@
+"""The sparse evidence as an objective: the variational bound over all shards, with basis states that suit θ.
+
+Kept apart from `objectives`, whose matrices hold all pairs of states; here each evaluation is two passes over the data.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from gptd_rl import sparse
+from gptd_rl.exact import Evidence
+from gptd_rl.fleet import Fleet
+from gptd_rl.kernels import SquaredExponential
+from gptd_rl.model import Model
+from gptd_rl.sparse import Basis, Solution, Statistics
+from gptd_rl.subset import incomplete_cholesky, independent
+from gptd_rl.trajectories import Array
+
+# A basis state is left out where the others explain all but this share of its variance.
+REDUNDANT = 1e-7
+
+
+@dataclass(frozen=True)
+class Choice:
+    """How basis states are chosen: from which candidates, how many, to which precision."""
+
+    candidates: Array  # [c, D]
+    size: int
+    tolerance: float  # the share of v₀ below which a state counts as represented
+    is_final: bool = False  # the candidates are all distinct states, and all are to be taken
+
+    def states(self, kernel: SquaredExponential) -> Array:
+        """Basis states for a kernel, of shape (m, n_dims)."""
+        if self.is_final:
+            return self.candidates
+        signal = replace(kernel, signal_variance=1.0, bias=0.0)
+        subset = incomplete_cholesky(signal, self.candidates, self.size, self.tolerance, np.float32)
+        return self.candidates[subset.indices]
+
+
+class Bound:
+    """−bound on log p(r) and its gradient, averaged over parts of the data, as `MarginalLikelihood` is."""
+
+    def __init__(self, parts: Sequence[Fleet], choice: Choice) -> None:
+        self.parts = tuple(parts)
+        self.choice = choice
+        self._last: tuple[bytes, FixedBound] | None = None
+
+    def at(self, model: Model) -> FixedBound:
+        """With basis states chosen for `model`."""
+        key = _key(model)
+        if self._last is None or self._last[0] != key:
+            self._last = (key, FixedBound(self.parts, self.choice.states(model.kernel)))
+        return self._last[1]
+
+    def __call__(self, model: Model) -> tuple[float, Array]:
+        """Value and gradient, with basis states chosen for `model` itself."""
+        return self.at(model)(model)
+
+    def evidence(self, model: Model) -> Evidence:
+        """Bound with its complexity and fit."""
+        return self.at(model).evidence(model)
+
+
+class FixedBound:
+    """The bound with basis states that stay, smooth in θ."""
+
+    def __init__(self, parts: Sequence[Fleet], states: Array) -> None:
+        self.parts, self.states = tuple(parts), states
+        self._last: tuple[bytes, list[Statistics]] | None = None
+
+    def __call__(self, model: Model) -> tuple[float, Array]:
+        """Value and gradient: two passes over the data, one for the statistics and one for their derivatives."""
+        value, gradient = 0.0, np.zeros(len(model.theta))
+        basis = self.basis(model)
+        for part, seen in zip(self.parts, self.statistics(model), strict=True):
+            solution = Solution.of(model, basis, seen)
+            by_omega = part.sum(sparse.pull_back, basis, solution.slopes())
+            value -= solution.evidence.log_likelihood
+            gradient += solution.gradient(by_omega)
+        return value / len(self.parts), gradient / len(self.parts)
+
+    def evidence(self, model: Model) -> Evidence:
+        """Bound with its complexity and fit, averaged over the parts: one pass."""
+        solutions = [Solution.of(model, self.basis(model), seen) for seen in self.statistics(model)]
+        return Evidence.mean([solution.evidence for solution in solutions])
+
+    def statistics(self, model: Model) -> list[Statistics]:
+        """What the basis sees of each part; asked again for the same metric, it does not pass over the data again."""
+        key = _key(model)
+        if self._last is None or self._last[0] != key:
+            self._last = (key, [part.sum(sparse.statistics, self.basis(model)) for part in self.parts])
+        return self._last[1]
+
+    def basis(self, model: Model) -> Basis:
+        """The basis at `model`: without states that the others represent there, which only add rounding errors."""
+        return Basis(model.kernel, self.states[independent(model.kernel, self.states, REDUNDANT)])
+
+
+def _key(model: Model) -> bytes:
+    """What statistics depend on: the metric, and whether there is a bias."""
+    return model.kernel.metric.theta.tobytes() + bytes([model.kernel.bias > 0])

@@ -1,0 +1,470 @@
+"""What there is to fit, held in one of two ways: exactly, with all pairs of states, or sparsely, in shards.
+
+The estimator asks a problem for the objective to search and for the posterior of the model found; it does not know
+which of the two it has.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gptd_rl import exact, objectives, sparse
+from gptd_rl.bound import Bound, Choice, FixedBound
+from gptd_rl.exact import Evidence
+from gptd_rl.fleet import Fleet, Recipe, Threads, available_bytes, hands_for
+from gptd_rl.model import Model
+from gptd_rl.objectives import Prior
+from gptd_rl.observations import Noise, Observations, observe
+from gptd_rl.scales import Scales
+from gptd_rl.selection import Task, coarsen, ladder
+from gptd_rl.shards import Shard
+from gptd_rl.sources import Sources
+from gptd_rl.trajectories import Array, Trajectories
+
+# "auto" is exact up to this many distinct states: a fit then takes a minute at most.
+EXACT_SIZE = 4000
+
+# States that the search sees before it goes to all of them, and the largest sample it treats exactly.
+SAMPLE_SIZE = 20_000
+LARGEST_EXACT_SAMPLE = 1200
+
+# Candidates from which basis states are chosen.
+N_CANDIDATES = 8000
+
+# Unbroken stretches, for questions about episodes: states altogether, and steps in each.
+EXCERPT_SIZE = 10_000
+STRETCH = 1000
+
+# Leave-one-out objectives of large data look at this many states.
+LEFT_OUT_SIZE = 1500
+
+
+class Problem(Protocol):
+    """Data and noise model, seen through some of the inputs."""
+
+    @property
+    def is_exact(self) -> bool:
+        """Whether nothing is approximated."""
+        ...
+
+    @property
+    def inputs(self) -> NDArray[np.int64]:
+        """The state variables in use."""
+        ...
+
+    @property
+    def n_dims(self) -> int:
+        """Width of a state, unused inputs included."""
+        ...
+
+    @property
+    def data(self) -> Trajectories:
+        """All of the data, or a sample of them; all inputs."""
+        ...
+
+    @property
+    def scales(self) -> Scales:
+        """Sizes of values and of the inputs in use."""
+        ...
+
+    @property
+    def excerpt(self) -> Trajectories:
+        """Unbroken stretches of the data, with the inputs in use."""
+        ...
+
+    def task(self, name: str, every: int) -> Task:
+        """The objective called `name`, with thinning `every`."""
+        ...
+
+    def condition(self, model: Model, every: int) -> Any:
+        """Posterior of `model` given all of the data, at noise `every`·σ²."""
+        ...
+
+    def evidence(self, model: Model) -> Evidence:
+        """Log marginal likelihood of all rewards, or the bound on it."""
+        ...
+
+    def evidence_and_gradient(self, model: Model) -> tuple[Evidence, Array]:
+        """The same, and the gradient of minus it."""
+        ...
+
+    def with_inputs(self, inputs: NDArray[np.int64]) -> Problem:
+        """The same data seen through other inputs."""
+        ...
+
+    def with_more(self, data: Any, gamma: float | None, executor: Any, before: Any, every: int) -> tuple[Problem, Any]:
+        """The problem with further data, and the posterior `before` conditioned on them too."""
+        ...
+
+
+@dataclass(frozen=True, eq=False)
+class Exact:
+    """Everything in memory, all pairs of distinct states in one matrix."""
+
+    data: Trajectories
+    noise: Noise
+    inputs: NDArray[np.int64]
+
+    @property
+    def is_exact(self) -> bool:
+        """Always."""
+        return True
+
+    @property
+    def n_dims(self) -> int:
+        """Width of a state."""
+        return self.data.n_dims
+
+    @cached_property
+    def excerpt(self) -> Trajectories:
+        """All of the data, with the inputs in use."""
+        return self.data.take_inputs(self.inputs)
+
+    @cached_property
+    def scales(self) -> Scales:
+        """Sizes of values and inputs."""
+        return Scales.of(self.excerpt)
+
+    @cached_property
+    def seen(self) -> Observations:
+        """The data as y = FᵀV + ε."""
+        return observe(self.excerpt, self.noise)
+
+    def task(self, name: str, every: int) -> Task:
+        """The objective called `name`, with thinning `every`."""
+        check_memory(self.excerpt, self.noise, copies=5 if name != "thinned" else 1)
+        return Task.of(self.excerpt, self.noise, name, every, self.scales)
+
+    def condition(self, model: Model, every: int) -> exact.Posterior:
+        """Posterior of `model` at noise `every`·σ²."""
+        return exact.Posterior.condition(model.with_noise(every * model.noise_variance), self.seen)
+
+    def evidence(self, model: Model) -> Evidence:
+        """Log marginal likelihood of all rewards."""
+        return exact.evidence(model, self.seen)
+
+    def evidence_and_gradient(self, model: Model) -> tuple[Evidence, Array]:
+        """The same, and the gradient of minus it."""
+        return exact.evidence_and_gradient(model, self.seen)
+
+    def with_inputs(self, inputs: NDArray[np.int64]) -> Exact:
+        """The same data seen through other inputs."""
+        return replace(self, inputs=inputs)
+
+    def with_more(
+        self, data: Any, gamma: float | None, executor: Any, before: exact.Posterior, every: int
+    ) -> tuple[Exact, exact.Posterior]:
+        """The problem with further data, and the posterior of the same model given all of them."""
+        more = open_fleet(data, self.noise, gamma, executor)
+        _survey(more, 0, self.n_dims)
+        both = replace(self, data=_joined([self.data, *(recipe.source.load() for recipe in more.recipes)]))
+        model = before.model.with_noise(before.model.noise_variance / every)
+        return both, both.condition(model, every)
+
+
+@dataclass(frozen=True, eq=False)
+class Sparse:
+    """Data in shards that are passed over; a sample of them in memory."""
+
+    fleet: Fleet
+    summary: Summary
+    data: Trajectories  # a sample, with all inputs
+    stretches: Trajectories  # unbroken ones, with all inputs
+    noise: Noise
+    inputs: NDArray[np.int64]
+    subset_size: int
+    tolerance: float
+    variance: sparse.Variance
+
+    @classmethod
+    def of(
+        cls, fleet: Fleet, summary: Summary, noise: Noise, subset_size: int, tolerance: float, variance: sparse.Variance
+    ) -> Sparse:
+        """Take samples of the shards."""
+        data = _joined(fleet.map(_coarse, SAMPLE_SIZE / summary.n_states))
+        stretches = _joined(fleet.map(_stretches, EXCERPT_SIZE / summary.n_states))
+        inputs = np.arange(summary.n_dims)
+        return cls(fleet, summary, data, stretches, noise, inputs, subset_size, tolerance, variance)
+
+    @property
+    def is_exact(self) -> bool:
+        """Whether every distinct state is in the basis."""
+        return self.summary.distinct is not None and len(self.summary.distinct) <= self.subset_size
+
+    @property
+    def n_dims(self) -> int:
+        """Width of a state."""
+        return self.data.n_dims
+
+    @cached_property
+    def excerpt(self) -> Trajectories:
+        """Unbroken stretches, with the inputs in use."""
+        return self.stretches.take_inputs(self.inputs)
+
+    @cached_property
+    def sample(self) -> Trajectories:
+        """A sample, with the inputs in use."""
+        return self.data.take_inputs(self.inputs)
+
+    @cached_property
+    def scales(self) -> Scales:
+        """Sizes of values and inputs, from the sample."""
+        return Scales.of(self.sample)
+
+    @cached_property
+    def choice(self) -> Choice:
+        """How basis states are chosen."""
+        if self.is_exact:
+            assert self.summary.distinct is not None
+            states = np.unique(self.summary.distinct[:, self.inputs], axis=0)
+            return Choice(states, len(states), 0.0, is_final=True)
+        candidates = np.unique(self.sample.states, axis=0)
+        picked = np.linspace(0, len(candidates) - 1, min(N_CANDIDATES, len(candidates))).round().astype(int)
+        return Choice(candidates[picked], self.subset_size, self.tolerance)
+
+    def task(self, name: str, every: int) -> Task:
+        """The bound, thinned or not; a leave-one-out objective of an excerpt."""
+        if name != "thinned":
+            part = _evenly(self.excerpt, LEFT_OUT_SIZE)
+            return Task.of(part, self.noise, name, every, self.scales)
+        bound = self.bound if every == 1 else self._thinned(every)
+        share = every * SAMPLE_SIZE / self.summary.n_states
+        sample = self.sample if every == 1 else _joined(bound.parts[0].map(_coarse, share))
+        steps = ladder(sample, self.noise, LARGEST_EXACT_SAMPLE)
+        between: tuple[Any, ...] = ()
+        if 2 * len(sample) < self.summary.n_states / every:
+            recipes = [Recipe(source, self.noise) for source in Sources.of(sample)]
+            between = ((Bound([Fleet(recipes, Threads(None))], self.choice), sample.n_rows),)
+        prior = Prior(self.scales.variance, self.scales.spread) if every > 1 else None
+        n_rows = round(self.summary.n_rows / every)
+        return Task(bound, bound.evidence, n_rows, steps, prior, between=between)
+
+    @cached_property
+    def bound(self) -> Bound:
+        """Bound of all rewards."""
+        return Bound([self.fleet], self.choice)
+
+    def _thinned(self, every: int) -> Bound:
+        offsets = objectives.offsets(self.summary.n_states, self.summary.longest, every)
+        return Bound([self.fleet.changed(every=every, offset=offset) for offset in offsets], self.choice)
+
+    def condition(self, model: Model, every: int) -> sparse.Posterior:
+        """Posterior of `model` at noise `every`·σ²: one pass for the weights, one for the noise."""
+        fixed = self.bound.at(model)
+        [seen] = fixed.statistics(model)
+        return self._posterior(model, every, fixed.basis(model).states, seen, self.fleet)
+
+    def _posterior(
+        self,
+        model: Model,
+        every: int,
+        states: Array,
+        seen: sparse.Statistics,
+        fleet: Fleet,
+        before: Array | None = None,
+    ) -> sparse.Posterior:
+        basis = sparse.Basis(model.kernel, states)
+        solution = sparse.Solution.of(model.with_noise(every * model.noise_variance), basis, seen)
+        moments: Array = fleet.sum(sparse.noise_moments, sparse.Basis(model.kernel, states), solution.weights)
+        moments = moments if before is None else before + moments
+        return sparse.Posterior(solution, moments, self.variance)
+
+    def evidence(self, model: Model) -> Evidence:
+        """Bound on the log marginal likelihood of all rewards."""
+        return self.bound.evidence(model)
+
+    def evidence_and_gradient(self, model: Model) -> tuple[Evidence, Array]:
+        """The same, and the gradient of minus it."""
+        fixed = self.bound.at(model)
+        return fixed.evidence(model), fixed(model)[1]
+
+    def with_inputs(self, inputs: NDArray[np.int64]) -> Sparse:
+        """The same data seen through other inputs."""
+        return replace(self, fleet=self.fleet.changed(inputs=inputs), inputs=inputs)
+
+    def with_more(
+        self, data: Any, gamma: float | None, executor: Any, before: sparse.Posterior, every: int
+    ) -> tuple[Sparse, sparse.Posterior]:
+        """The problem with further data, and the posterior `before` conditioned on them too; its basis stays."""
+        more = open_fleet(data, self.noise, gamma, executor)
+        summary = self.summary + _survey(more, self.summary.limit, self.n_dims)
+        more = more.changed(inputs=self.inputs)
+        model = before.solution.model.with_noise(before.solution.model.noise_variance / every)
+        states = before.solution.basis.states
+        seen = before.solution.statistics + FixedBound([more], states).statistics(model)[0]
+        posterior = self._posterior(model, every, states, seen, more, before.noise_moments)
+        return replace(self, fleet=self.fleet + more, summary=summary), posterior
+
+
+# -------------------------------------------------------------------------------------- looking at the data first
+
+
+@dataclass(frozen=True, eq=False)
+class Summary:
+    """What one needs to know of all data before anything else."""
+
+    n_states: int
+    n_rows: int
+    n_dims: int
+    longest: int  # states in the longest segment
+    n_terminated: int
+    largest_loss: float  # of 1 − γ over all steps
+    distinct: Array | None  # distinct states, unless there are more than `limit` of them
+    limit: int
+
+    def __add__(self, other: Summary) -> Summary:
+        """Of both data."""
+        known = None
+        if self.distinct is not None and other.distinct is not None:
+            known = _distinct_up_to(np.concatenate([self.distinct, other.distinct]), self.limit)
+        return Summary(
+            self.n_states + other.n_states,
+            self.n_rows + other.n_rows,
+            self.n_dims,
+            max(self.longest, other.longest),
+            self.n_terminated + other.n_terminated,
+            max(self.largest_loss, other.largest_loss),
+            known,
+            self.limit,
+        )
+
+
+def summarise(shard: Shard, limit: int) -> Summary:
+    """Look at one shard."""
+    data = shard.data
+    inside = np.ones(len(data), dtype=bool)
+    inside[data.last] = False
+    return Summary(
+        len(data),
+        data.n_rows,
+        data.n_dims,
+        int(data.lengths.max()),
+        int(data.terminated.sum()),
+        float((1.0 - data.discounts[inside]).max(initial=0.0)),
+        _distinct_up_to(data.states, limit),
+        limit,
+    )
+
+
+def open_problem(
+    data: Any,
+    noise: Noise,
+    *,
+    method: str,
+    subset_size: int,
+    tolerance: float,
+    variance: sparse.Variance,
+    gamma: float | None = None,
+    executor: Any = None,
+) -> Exact | Sparse:
+    """Look at `data` and decide how to hold them.
+
+    Parameters
+    ----------
+    data : Trajectories, path, Minari dataset, or an iterable of these
+    noise : {"stochastic", "deterministic"}
+    method : {"auto", "exact", "sparse"}
+    subset_size, tolerance, variance
+        Of the sparse method.
+    gamma : float, optional
+        Discount, for Minari datasets that do not keep it.
+    executor : concurrent.futures.Executor, optional
+    """
+    fleet = open_fleet(data, noise, gamma, executor)
+    summary = _survey(fleet, limit=max(subset_size, EXACT_SIZE))
+    if summary.n_terminated == 0 and summary.largest_loss == 0.0:
+        raise ValueError(
+            "gamma is 1 and no episode terminates: the value is a sum without end. "
+            "Use gamma < 1, or data with a terminal state."
+        )
+    few = summary.distinct is not None and len(summary.distinct) <= (subset_size if method == "sparse" else EXACT_SIZE)
+    if method == "exact" or ((few or (method == "auto" and summary.n_states <= EXACT_SIZE)) and _fits(summary)):
+        whole = data if isinstance(data, Trajectories) else _joined(recipe.source.load() for recipe in fleet.recipes)
+        return Exact(whole, noise, np.arange(whole.n_dims))
+    return Sparse.of(fleet, summary, noise, subset_size, tolerance, variance)
+
+
+def open_fleet(data: Any, noise: Noise, gamma: float | None, executor: Any) -> Fleet:
+    """`data` as shards, with hands to pass over them."""
+    sources = Sources.of(data, gamma)
+    return Fleet([Recipe(source, noise) for source in sources], hands_for(executor), (sources,))
+
+
+def _survey(fleet: Fleet, limit: int, n_dims: int | None = None) -> Summary:
+    """Look at all shards; their states must have `n_dims` dimensions, or as many as those of the first."""
+    total: Summary | None = None
+    for recipe, part in zip(fleet.recipes, fleet.map(summarise, limit), strict=True):
+        n_dims = n_dims or part.n_dims
+        if part.n_dims != n_dims:
+            raise ValueError(f"{recipe.source.name}: states have {part.n_dims} dimensions; expected {n_dims}.")
+        total = part if total is None else total + part
+    assert total is not None
+    return total
+
+
+def _fits(summary: Summary) -> bool:
+    """Whether all data, and a matrix of all pairs of what will be their distinct states, fit into memory."""
+    free = available_bytes()
+    n, u = summary.n_states, summary.n_states if summary.distinct is None else len(summary.distinct)
+    size = u if 2 * u <= n else n
+    return free is None or 8 * (size**2 + n * (summary.n_dims + 8)) < 0.5 * free
+
+
+def check_memory(data: Trajectories, noise: Noise, copies: int) -> None:
+    """Refuse before the machine does: exact GPTD holds a matrix of all pairs of distinct states."""
+    n = len(data)
+    free = available_bytes()
+    if free is None or 8 * copies * n**2 < free:
+        return
+    u = len(np.unique(data.states, axis=0))
+    tied = noise == "deterministic" or not data.terminated.all()
+    if copies == 1 and (not tied or 2 * u <= n):  # repeated states are merged
+        n = u
+    needed = 8 * copies * n**2
+    if needed >= free:
+        raise ValueError(
+            f"exact GPTD over {n} distinct states needs {needed / 2**30:.1f} GiB, and {free / 2**30:.1f} GiB are free. "
+            "Use method='sparse' (or 'auto', which chooses it)."
+        )
+
+
+def _distinct_up_to(states: Array, limit: int) -> Array | None:
+    """Distinct states, or None if there are more than `limit`."""
+    known = states[:0]
+    step = 2 * limit + 1
+    for start in range(0, len(states), step):
+        known = np.unique(np.concatenate([known, states[start : start + step]]), axis=0)
+        if len(known) > limit:
+            return None
+    return known
+
+
+# -------------------------------------------------------------------------------------- samples
+
+
+def _coarse(shard: Shard, share: float) -> Trajectories:
+    """A share of the states."""
+    return coarsen(shard.data, max(2, round(share * len(shard.data))))
+
+
+def _stretches(shard: Shard, share: float) -> Trajectories:
+    """Unbroken stretches that hold a share of the states."""
+    return _evenly(shard.data.cut(STRETCH), max(2, round(share * len(shard.data))))
+
+
+def _evenly(data: Trajectories, size: int) -> Trajectories:
+    """Evenly spaced segments with about `size` states altogether."""
+    if len(data) <= size:
+        return data
+    n_kept = max(1, round(data.n_segments * size / len(data)))
+    return data[np.linspace(0, data.n_segments - 1, n_kept).round().astype(int)]
+
+
+def _joined(parts: Iterable[Trajectories]) -> Trajectories:
+    return Trajectories.concatenate(list(parts))
