@@ -70,14 +70,14 @@ class FixedBound:
 
     def __init__(self, parts: Sequence[Fleet], states: Array) -> None:
         self.parts, self.states = tuple(parts), states
-        self._last: tuple[bytes, list[Statistics]] | None = None
+        self._solved: tuple[bytes, list[Statistics]] | None = None
 
     def __call__(self, model: Model) -> tuple[float, Array]:
         """Value and gradient: two passes over the data, one for the statistics and one for their derivatives."""
         value, gradient = 0.0, np.zeros(len(model.theta))
         basis = self.basis(model)
-        for part, seen in zip(self.parts, self.statistics(model), strict=True):
-            solution = Solution.of(model, basis, seen)
+        for part in self.parts:
+            solution = Solution.of(model, basis, part.sum(sparse.statistics, basis))
             by_omega = part.sum(sparse.pull_back, basis, solution.slopes())
             value -= solution.evidence.log_likelihood
             gradient += solution.gradient(by_omega)
@@ -85,19 +85,20 @@ class FixedBound:
 
     def evidence(self, model: Model) -> Evidence:
         """Bound with its complexity and fit, averaged over the parts: one pass."""
-        solutions = [Solution.of(model, self.basis(model), seen) for seen in self.statistics(model)]
+        solutions = [Solution.of(model, self.basis(model, whitened=True), seen) for seen in self.statistics(model)]
         return Evidence.mean([solution.evidence for solution in solutions])
 
     def statistics(self, model: Model) -> list[Statistics]:
-        """What the basis sees of each part; asked again for the same metric, it does not pass over the data again."""
+        """What the whitened basis sees of each part; the last answer is remembered."""
         key = _key(model)
-        if self._last is None or self._last[0] != key:
-            self._last = (key, [part.sum(sparse.statistics, self.basis(model)) for part in self.parts])
-        return self._last[1]
+        if self._solved is None or self._solved[0] != key:
+            basis = self.basis(model, whitened=True)
+            self._solved = (key, [part.sum(sparse.statistics, basis) for part in self.parts])
+        return self._solved[1]
 
-    def basis(self, model: Model) -> Basis:
+    def basis(self, model: Model, whitened: bool = False) -> Basis:
         """The basis at `model`: without states that the others represent there, which only add rounding errors."""
-        return Basis(model.kernel, self.states[independent(model.kernel, self.states, REDUNDANT)])
+        return Basis(model.kernel, self.states[independent(model.kernel, self.states, REDUNDANT)], whitened)
 
 
 def _key(model: Model) -> bytes:

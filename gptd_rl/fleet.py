@@ -113,6 +113,7 @@ class Fleet:
         self.recipes = tuple(recipes)
         self.hands = hands
         self.owners = owners
+        self.on_shard: Callable[[int, int], None] | None = None  # told of shards done, of how many
 
     def __add__(self, other: Fleet) -> Fleet:
         """Both data, passed over by the hands of the first."""
@@ -120,7 +121,11 @@ class Fleet:
 
     def map(self, function: Pass, *arguments: Any) -> Iterator[Any]:
         """`function(shard, *arguments)` of every shard that is not empty, in their order."""
-        return (result for result in self.hands.map(function, self.recipes, arguments) if result is not None)
+        for done, result in enumerate(self.hands.map(function, self.recipes, arguments), start=1):
+            if self.on_shard is not None:
+                self.on_shard(done, len(self.recipes))
+            if result is not None:
+                yield result
 
     def sum(self, function: Pass, *arguments: Any) -> Any:
         """Add up the results of `map`, in the order of the shards."""

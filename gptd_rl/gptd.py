@@ -18,9 +18,9 @@ from gptd_rl.kernels import SquaredExponential
 from gptd_rl.model import Model
 from gptd_rl.observations import Noise
 from gptd_rl.problems import Problem, open_problem
-from gptd_rl.progress import watch
+from gptd_rl.progress import Watch, watch
 from gptd_rl.scales import Scales
-from gptd_rl.selection import Plan, Report, Task, compare
+from gptd_rl.selection import Plan, Task, compare
 from gptd_rl.sparse import Variance
 from gptd_rl.thinning import Trial
 from gptd_rl.trajectories import Array, Trajectories, as_states
@@ -234,7 +234,7 @@ class GPTD:
         """Select a model for `problem`; `every` is the thinning, chosen by the objective if None."""
         warm = self.model_ if self.warm_start and hasattr(self, "model_") else None
         self.thinning_trials_: list[Trial] = []
-        with watch(self.progress_bar) as report:
+        with watch(self.progress_bar) as report, problem.reporting_to(report):
             plan = self._plan(warm, report)
             if every is None:
                 every, near = self._choose_thinning(problem.excerpt, plan)
@@ -242,9 +242,10 @@ class GPTD:
             name = self.objective if self.objective in ("loo", "leave_one_episode_out") else "thinned"
             # The task is handed over: its buffer must be gone when the posterior takes its own.
             self.comparison_ = compare(self.kernel, problem.task(name, every), problem.scales, plan)
-        if any(candidate.interrupted for candidate in self.comparison_):
-            warnings.warn("interrupted: this is the best model found so far.", InterruptedFitWarning, stacklevel=3)
-        self._adopt(problem, self.comparison_.best.model, every)
+            best = self.comparison_.best
+            if any(candidate.interrupted for candidate in self.comparison_):
+                warnings.warn("interrupted: this is the best model found so far.", InterruptedFitWarning, stacklevel=3)
+            self._adopt(problem, best.model, every)
         return self
 
     def _adopt(self, problem: Problem, model: Model, every: int, posterior: Posterior | None = None) -> None:
@@ -286,7 +287,7 @@ class GPTD:
         self._check_fitted()
         return self.posterior_.subset
 
-    def _plan(self, warm: Model | None, report: Report | None) -> Plan:
+    def _plan(self, warm: Model | None, report: Watch | None) -> Plan:
         return Plan(
             noise_floor=self.noise_floor,
             n_restarts=self.n_restarts,

@@ -6,7 +6,8 @@ which of the two it has.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, Protocol
@@ -15,12 +16,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gptd_rl import exact, objectives, sparse
-from gptd_rl.bound import Bound, Choice, FixedBound
+from gptd_rl.bound import Bound, Choice
 from gptd_rl.exact import Evidence
 from gptd_rl.fleet import Fleet, Recipe, Threads, available_bytes, hands_for
 from gptd_rl.model import Model
 from gptd_rl.objectives import Prior
 from gptd_rl.observations import Noise, Observations, observe
+from gptd_rl.progress import Watch
 from gptd_rl.scales import Scales
 from gptd_rl.selection import Task, coarsen, ladder
 from gptd_rl.shards import Shard
@@ -82,6 +84,10 @@ class Problem(Protocol):
         """The objective called `name`, with thinning `every`."""
         ...
 
+    def reporting_to(self, watch: Watch | None) -> AbstractContextManager[None]:
+        """While this lasts, `watch` is told of passes over the data."""
+        ...
+
     def condition(self, model: Model, every: int) -> Any:
         """Posterior of `model` given all of the data, at noise `every`·σ²."""
         ...
@@ -140,6 +146,10 @@ class Exact:
         """The objective called `name`, with thinning `every`."""
         check_memory(self.excerpt, self.noise, copies=5 if name != "thinned" else 1)
         return Task.of(self.excerpt, self.noise, name, every, self.scales)
+
+    def reporting_to(self, watch: Watch | None) -> AbstractContextManager[None]:
+        """There are no passes to tell of."""
+        return nullcontext()
 
     def condition(self, model: Model, every: int) -> exact.Posterior:
         """Posterior of `model` at noise `every`·σ²."""
@@ -254,24 +264,33 @@ class Sparse:
         offsets = objectives.offsets(self.summary.n_states, self.summary.longest, every)
         return Bound([self.fleet.changed(every=every, offset=offset) for offset in offsets], self.choice)
 
+    @contextmanager
+    def reporting_to(self, watch: Watch | None) -> Iterator[None]:
+        """While this lasts, `watch` is told of passes over all of the data."""
+        if watch is not None:
+            self.fleet.on_shard = lambda done, n_shards: watch.passed(done, n_shards, self.summary.n_rows)
+        try:
+            yield
+        finally:
+            self.fleet.on_shard = None
+
     def condition(self, model: Model, every: int) -> sparse.Posterior:
         """Posterior of `model` at noise `every`·σ²: one pass for the weights, one for the noise."""
         fixed = self.bound.at(model)
         [seen] = fixed.statistics(model)
-        return self._posterior(model, every, fixed.basis(model).states, seen, self.fleet)
+        return self._posterior(model, every, fixed.basis(model, whitened=True), seen, self.fleet)
 
     def _posterior(
         self,
         model: Model,
         every: int,
-        states: Array,
+        basis: sparse.Basis,
         seen: sparse.Statistics,
         fleet: Fleet,
         before: Array | None = None,
     ) -> sparse.Posterior:
-        basis = sparse.Basis(model.kernel, states)
         solution = sparse.Solution.of(model.with_noise(every * model.noise_variance), basis, seen)
-        moments: Array = fleet.sum(sparse.noise_moments, sparse.Basis(model.kernel, states), solution.weights)
+        moments: Array = fleet.sum(sparse.noise_moments, basis, solution.weights)
         moments = moments if before is None else before + moments
         return sparse.Posterior(solution, moments, self.variance)
 
@@ -296,9 +315,9 @@ class Sparse:
         summary = self.summary + _survey(more, self.summary.limit, self.n_dims)
         more = more.changed(inputs=self.inputs)
         model = before.solution.model.with_noise(before.solution.model.noise_variance / every)
-        states = before.solution.basis.states
-        seen = before.solution.statistics + FixedBound([more], states).statistics(model)[0]
-        posterior = self._posterior(model, every, states, seen, more, before.noise_moments)
+        basis = before.solution.basis
+        seen = before.solution.statistics + more.sum(sparse.statistics, basis)
+        posterior = self._posterior(model, every, basis, seen, more, before.noise_moments)
         return replace(self, fleet=self.fleet + more, summary=summary), posterior
 
 

@@ -21,6 +21,7 @@ from gptd_rl.model import NOISE, Model
 from gptd_rl.objectives import MarginalLikelihood, Objective, Prior
 from gptd_rl.observations import Noise, Observations, observe
 from gptd_rl.optimise import Function, Optimum, lbfgs, quasi_newton
+from gptd_rl.progress import Watch
 from gptd_rl.scales import Scales
 from gptd_rl.trajectories import Array, Trajectories
 
@@ -33,8 +34,6 @@ KNEE = 1e-2
 # An approximation is chosen anew if the search went further than this from where it was chosen, a few times at most.
 FAR = 0.5
 MAX_BASES = 3
-
-Report = Callable[[float], None]
 
 
 # -------------------------------------------------------------------------------------- where to start
@@ -117,13 +116,13 @@ class Coordinates:
         theta[self.free] = np.where(linear, x * self.unit, self.knee + np.log(np.sinh(np.where(linear, 1.0, x))))
         return self.template.with_theta(theta)
 
-    def function(self, objective: Objective, report: Report | None) -> Function:
+    def function(self, objective: Objective, report: Watch | None) -> Function:
         """Give `objective` as a function of the free parameters."""
 
         def f(x: Array) -> tuple[float, Array]:
             value, gradient = objective(self.unpack(x))
             if report is not None:
-                report(value)
+                report.evaluated(value)
             return value, gradient[self.free] * self._slope(x)
 
         return f
@@ -213,7 +212,7 @@ def search(
     guesses: Sequence[Model],
     scales: Scales,
     noise_floor: float,
-    report: Report | None = None,
+    report: Watch | None = None,
     near: Model | None = None,
 ) -> Found:
     """Minimise the objective of `task`: explore from every guess on the smallest sample, then climb the ladder.
@@ -245,7 +244,7 @@ def search(
 class _Climb:
     """A search under way: from a small sample of the data to all of it."""
 
-    def __init__(self, task: Task, space: Coordinates, report: Report | None) -> None:
+    def __init__(self, task: Task, space: Coordinates, report: Watch | None) -> None:
         self.task, self.space, self.report = task, space, report
         self.best: tuple[Array, float] | None = None  # the best point of the present step, and its value
         self.n_evaluations = 0  # in the present step
@@ -373,7 +372,7 @@ class Plan:
     max_rank: int | None
     warm: Model | None = None  # a model to start from, beside the guesses
     near: Model | None = None  # a model near the optimum of its variant, which needs no guesses
-    report: Report | None = None
+    report: Watch | None = None
 
     def guesses(self, kind: str, rank: int, scales: Scales) -> list[Model]:
         """Where to start a variant."""

@@ -143,9 +143,9 @@ def _shards_of(item: Any, gamma: float | None) -> Iterator[Source]:
 
 def _unknown(item: Any) -> TypeError:
     return TypeError(
-        "fit expects Trajectories, paths of files that Trajectories.save wrote (*.npz), a Minari dataset, or an iterable "
-        f"of these; got {type(item).__name__}: make Trajectories by gptd_rl.collect(…), Trajectories.from_episodes(…) "
-        "or Trajectories.from_chain(…)."
+        "fit expects Trajectories, paths of files that Trajectories.save wrote (*.npz), a Minari dataset, or an "
+        f"iterable of these; got {type(item).__name__}: make Trajectories by gptd_rl.collect(…), "
+        "Trajectories.from_episodes(…) or Trajectories.from_chain(…)."
     )
 
 

@@ -39,10 +39,15 @@ Variance = Literal["projected_process", "subset_of_regressors"]
 
 @dataclass(frozen=True, eq=False)
 class Basis:
-    """The regressors: correlations with m states, and a constant if the kernel has a bias."""
+    """The regressors: correlations with m states, and a constant if the kernel has a bias.
+
+    With C(Z, Z) = LLᵀ, a *whitened* basis has L⁻¹C(Z, x) instead of C(Z, x): the same model with Λ = diag(I/v₀, 1/b),
+    which loses fewer digits where σ² is small, and costs a triangular solve more. There is no `pull_back` through it.
+    """
 
     kernel: SquaredExponential
     states: Array  # Z  [m, D]
+    whitened: bool = False
 
     def __len__(self) -> int:
         """Number m' of regressors."""
@@ -55,8 +60,15 @@ class Basis:
 
     def features(self, states: Array) -> Array:
         """Ψ, of shape (n, m')."""
-        C = self.kernel.correlation(states, self.states)
-        return np.column_stack([C, np.ones(len(C))]) if self.has_bias else C
+        features = np.ones((len(states), len(self)))
+        self.correlate(states, out=features[:, : len(self.states)])
+        return features
+
+    def correlate(self, states: Array, out: Array) -> None:
+        """Write Ψ without the constant to `out`, of shape (n, m)."""
+        self.kernel.correlation(states, self.states, out=out)
+        if self.whitened:
+            out[:] = linalg.half_solve(self._factor_and_jitter[0], out.T).T
 
     def at(self, kernel: SquaredExponential) -> Basis:
         """The same states under another kernel."""
@@ -65,14 +77,16 @@ class Basis:
     @cached_property
     def correlation(self) -> Array:
         """C(Z, Z) = LLᵀ, of shape (m, m), with the jitter of its factor: the bound then stays a bound."""
+        if self.whitened:
+            return np.eye(len(self.states))
         C = self.kernel.correlation(self.states, self.states)
         C.flat[:: len(C) + 1] += self._factor_and_jitter[1]
         return C
 
     @property
     def factor(self) -> Array:
-        """L, the Cholesky factor of C(Z, Z)."""
-        return self._factor_and_jitter[0]
+        """Cholesky factor of `correlation`."""
+        return self.correlation if self.whitened else self._factor_and_jitter[0]
 
     @cached_property
     def _factor_and_jitter(self) -> tuple[Array, float]:
@@ -89,7 +103,7 @@ class Basis:
 
     def unexplained(self, states: Array) -> Array:
         """1 − Cᵀ C(Z, Z)⁻¹ C for each state, of shape (n,): the share of v₀ that the basis cannot express."""
-        half = linalg.half_solve(self.factor, self.kernel.correlation(self.states, states))
+        half = linalg.half_solve(self._factor_and_jitter[0], self.kernel.correlation(self.states, states))
         return np.maximum(1.0 - np.einsum("mn,mn->n", half, half), 0.0)
 
 
@@ -147,6 +161,7 @@ class Slopes:
 
 def pull_back(shard: Shard, basis: Basis, slopes: Slopes) -> Array:
     """∂L/∂Ω through the statistics, of shape (n_dims, n_dims): another pass, a GEMM per block."""
+    assert not basis.whitened
     m, n_states = len(basis), len(basis.states)
     kernel = basis.kernel
     # ∂L/∂Ψ = F(2FᵀΨ·L_S + y·L_bᵀ), where rows of E are [FᵀΨ, y]
@@ -202,7 +217,7 @@ def _seen_features(shard: Shard, block: Block, basis: Basis, memory: Array) -> A
     m, n_states = len(basis), len(basis.states)
     states = shard.data.states[block.rows]
     E = memory[: len(states)]
-    basis.kernel.correlation(states, basis.states, out=E[:, :n_states])
+    basis.correlate(states, out=E[:, :n_states])
     E[:, n_states:m] = 1.0
     if shard.noise == "deterministic":
         E[:, :m] = block.H.apply(E[:, :m])

@@ -112,7 +112,7 @@ def _take_apart(posterior: sparse.Posterior) -> dict[str, Any]:
 
 def _put_together(model: Model, arrays: dict[str, Any], scalars: dict[str, Any], v: GPTD) -> sparse.Posterior:
     seen = sparse.Statistics(arrays["gram"], arrays["hidden"], **scalars)
-    solution = sparse.Solution.of(model, sparse.Basis(model.kernel, arrays["subset"]), seen)
+    solution = sparse.Solution.of(model, sparse.Basis(model.kernel, arrays["subset"], whitened=True), seen)
     return sparse.Posterior(solution, arrays["noise_moments"], v.variance)
 
 

@@ -176,7 +176,7 @@ def test_prior_by_hand():
     value, gradient = Prior(2.0, np.array([1.0, 3.0]))(model)
     assert_allclose(value, (0.5 * 1 + 2.0 * 9) / 6)  # the noise is 0.3 of the variance: no penalty
     assert_allclose(gradient, [0, 0, 0, 0.5 / 6, 18 / 6], atol=1e-15)
-    more, slope = Prior(2.0, np.array([1.0, 3.0]))(model.with_noise(0.6 * np.e))
+    more, slope = Prior(2.0, np.array([1.0, 3.0]))(model.with_noise(0.6 * np.exp(1.0)))
     assert_allclose(more - value, 0.5 / 1.5**2)
     assert_allclose(slope[2], 1 / 1.5**2)
 
