@@ -20,7 +20,10 @@ from gptd_rl.subset import incomplete_cholesky, independent
 from gptd_rl.trajectories import Array
 
 # A basis state is left out where the others explain all but this share of its variance.
-REDUNDANT = 1e-7
+REDUNDANT = 1e-10
+
+# Rounding errors of the bound, in nats, that are worth the cost of a whitened basis.
+ROUNDING = 1e-3
 
 
 @dataclass(frozen=True)
@@ -44,16 +47,17 @@ class Choice:
 class Bound:
     """−bound on log p(r) and its gradient, averaged over parts of the data, as `MarginalLikelihood` is."""
 
-    def __init__(self, parts: Sequence[Fleet], choice: Choice) -> None:
+    def __init__(self, parts: Sequence[Fleet], choice: Choice, n_rows: int) -> None:
         self.parts = tuple(parts)
         self.choice = choice
+        self.n_rows = n_rows  # of a part
         self._last: tuple[bytes, FixedBound] | None = None
 
     def at(self, model: Model) -> FixedBound:
         """With basis states chosen for `model`."""
         key = _key(model)
         if self._last is None or self._last[0] != key:
-            self._last = (key, FixedBound(self.parts, self.choice.states(model.kernel)))
+            self._last = (key, FixedBound(self.parts, self.choice.states(model.kernel), self.n_rows))
         return self._last[1]
 
     def __call__(self, model: Model) -> tuple[float, Array]:
@@ -68,8 +72,8 @@ class Bound:
 class FixedBound:
     """The bound with basis states that stay, smooth in θ."""
 
-    def __init__(self, parts: Sequence[Fleet], states: Array) -> None:
-        self.parts, self.states = tuple(parts), states
+    def __init__(self, parts: Sequence[Fleet], states: Array, n_rows: int) -> None:
+        self.parts, self.states, self.n_rows = tuple(parts), states, n_rows
         self._solved: tuple[bytes, list[Statistics]] | None = None
 
     def __call__(self, model: Model) -> tuple[float, Array]:
@@ -78,7 +82,7 @@ class FixedBound:
         basis = self.basis(model)
         for part in self.parts:
             solution = Solution.of(model, basis, part.sum(sparse.statistics, basis))
-            by_omega = part.sum(sparse.pull_back, basis, solution.slopes())
+            by_omega = part.sum(sparse.pull_back, basis.raw(), solution.slopes())
             value -= solution.evidence.log_likelihood
             gradient += solution.gradient(by_omega)
         return value / len(self.parts), gradient / len(self.parts)
@@ -97,8 +101,11 @@ class FixedBound:
         return self._solved[1]
 
     def basis(self, model: Model, whitened: bool = False) -> Basis:
-        """The basis at `model`: without states that the others represent there, which only add rounding errors."""
-        return Basis(model.kernel, self.states[independent(model.kernel, self.states, REDUNDANT)], whitened)
+        """The basis at `model`: without states that the others represent there, whitened if asked or if need be."""
+        kept, smallest = independent(model.kernel, self.states, REDUNDANT)
+        signal_to_noise = model.kernel.signal_variance / model.noise_variance
+        error = np.finfo(np.float64).eps * self.n_rows * signal_to_noise / smallest
+        return Basis(model.kernel, self.states[kept], whitened or bool(error > ROUNDING))
 
 
 def _key(model: Model) -> bytes:

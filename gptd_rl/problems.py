@@ -250,19 +250,19 @@ class Sparse:
         between: tuple[Any, ...] = ()
         if 2 * len(sample) < self.summary.n_states / every:
             recipes = [Recipe(source, self.noise) for source in Sources.of(sample)]
-            between = ((Bound([Fleet(recipes, Threads(None))], self.choice), sample.n_rows),)
+            between = ((Bound([Fleet(recipes, Threads(None))], self.choice, sample.n_rows), sample.n_rows),)
         prior = Prior(self.scales.variance, self.scales.spread) if every > 1 else None
-        n_rows = round(self.summary.n_rows / every)
-        return Task(bound, bound.evidence, n_rows, steps, prior, between=between)
+        return Task(bound, bound.evidence, bound.n_rows, steps, prior, between=between)
 
     @cached_property
     def bound(self) -> Bound:
         """Bound of all rewards."""
-        return Bound([self.fleet], self.choice)
+        return Bound([self.fleet], self.choice, self.summary.n_rows)
 
     def _thinned(self, every: int) -> Bound:
         offsets = objectives.offsets(self.summary.n_states, self.summary.longest, every)
-        return Bound([self.fleet.changed(every=every, offset=offset) for offset in offsets], self.choice)
+        parts = [self.fleet.changed(every=every, offset=offset) for offset in offsets]
+        return Bound(parts, self.choice, round(self.summary.n_rows / every))
 
     @contextmanager
     def reporting_to(self, watch: Watch | None) -> Iterator[None]:

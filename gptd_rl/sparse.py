@@ -41,8 +41,9 @@ Variance = Literal["projected_process", "subset_of_regressors"]
 class Basis:
     """The regressors: correlations with m states, and a constant if the kernel has a bias.
 
-    With C(Z, Z) = LLᵀ, a *whitened* basis has L⁻¹C(Z, x) instead of C(Z, x): the same model with Λ = diag(I/v₀, 1/b),
-    which loses fewer digits where σ² is small, and costs a triangular solve more. There is no `pull_back` through it.
+    With C(Z, Z) = LLᵀ, a *whitened* basis has L⁻¹C(Z, x) instead of C(Z, x): the same model with Λ = diag(I/v₀, 1/b).
+    It costs one more triangular product per block, and keeps its digits where states of the basis nearly represent
+    each other and σ² is small: a Gram matrix of raw features squares the condition of C(Z, Z).
     """
 
     kernel: SquaredExponential
@@ -60,19 +61,37 @@ class Basis:
 
     def features(self, states: Array) -> Array:
         """Ψ, of shape (n, m')."""
-        features = np.ones((len(states), len(self)))
-        self.correlate(states, out=features[:, : len(self.states)])
-        return features
-
-    def correlate(self, states: Array, out: Array) -> None:
-        """Write Ψ without the constant to `out`, of shape (n, m)."""
-        self.kernel.correlation(states, self.states, out=out)
+        C = self.kernel.correlation(states, self.states)
         if self.whitened:
-            out[:] = linalg.half_solve(self._factor_and_jitter[0], out.T).T
+            C = linalg.half_solve(self._factor_and_jitter[0], C.T).T
+        return np.column_stack([C, np.ones(len(C))]) if self.has_bias else C
+
+    def whiten_in_place(self, rows: Array) -> None:
+        """Whiten the correlations in `rows` = [C, …], of shape (c, w), a contiguous array; the rest stays."""
+        if self.whitened:
+            blas.dtrmm(1.0, self._whitener(rows.shape[1]), rows.T, side=0, lower=1, overwrite_b=1)
+
+    def to_raw(self, slopes: Array) -> Array:
+        """Turn derivatives with respect to whitened moments, of shape (w, w) or (w,), into those of the raw ones."""
+        if not self.whitened:
+            return slopes
+        T = self._whitener(len(slopes))
+        return T.T @ slopes if slopes.ndim == 1 else T.T @ slopes @ T
+
+    def _whitener(self, width: int) -> Array:
+        """diag(L⁻¹, I), of shape (width, width)."""
+        m = len(self.states)
+        T = np.eye(width, order="F")
+        T[:m, :m] = linalg.half_solve(self._factor_and_jitter[0], np.eye(m))
+        return T
 
     def at(self, kernel: SquaredExponential) -> Basis:
         """The same states under another kernel."""
-        return replace(self, kernel=kernel)
+        return self if kernel is self.kernel else replace(self, kernel=kernel)
+
+    def raw(self) -> Basis:
+        """The same states, not whitened."""
+        return replace(self, whitened=False)
 
     @cached_property
     def correlation(self) -> Array:
@@ -160,7 +179,7 @@ class Slopes:
 
 
 def pull_back(shard: Shard, basis: Basis, slopes: Slopes) -> Array:
-    """∂L/∂Ω through the statistics, of shape (n_dims, n_dims): another pass, a GEMM per block."""
+    """∂L/∂Ω through the raw statistics, of shape (n_dims, n_dims): another pass, a GEMM per block."""
     assert not basis.whitened
     m, n_states = len(basis), len(basis.states)
     kernel = basis.kernel
@@ -217,8 +236,9 @@ def _seen_features(shard: Shard, block: Block, basis: Basis, memory: Array) -> A
     m, n_states = len(basis), len(basis.states)
     states = shard.data.states[block.rows]
     E = memory[: len(states)]
-    basis.correlate(states, out=E[:, :n_states])
-    E[:, n_states:m] = 1.0
+    basis.kernel.correlation(states, basis.states, out=E[:, :n_states])
+    E[:, n_states:] = 1.0
+    basis.whiten_in_place(E)
     if shard.noise == "deterministic":
         E[:, :m] = block.H.apply(E[:, :m])
     E[:, m] = shard.targets[block.rows]
@@ -289,14 +309,15 @@ class Solution:
         return Evidence(0.5 * float(log_det) + seen.log_jacobian, 0.5 * float(fit), seen.n_rows)
 
     def slopes(self) -> Slopes:
-        """Derivatives of minus the bound with respect to the statistics."""
+        """Derivatives of minus the bound with respect to the statistics of the basis as it is when not whitened."""
         noise, v0 = self.model.noise_variance, self.model.kernel.signal_variance
         n_states = len(self.basis.states)
         hidden = np.zeros_like(self.L)
         hidden[:n_states, :n_states] = (-0.5 * v0 / noise) * self._inverse_correlation
         outer = np.multiply.outer(self.weights, self.weights)
         gram = 0.5 * self._inverse + (0.5 / noise) * outer + hidden
-        return Slopes(gram, hidden, -self.weights / noise, 0.5 * v0 / noise)
+        raw = self.basis.to_raw
+        return Slopes(raw(gram), raw(hidden), raw(-self.weights / noise), 0.5 * v0 / noise)
 
     def gradient(self, by_omega: Array) -> Array:
         """∂(−bound)/∂θ, given what comes through the statistics from one more pass over the data (`pull_back`)."""
@@ -316,8 +337,9 @@ class Solution:
         by_noise -= 0.5 * float(seen.gram[m, m] - self.half @ self.half) / noise
         # The correlation of Z enters through Λ and through C̃.
         by_correlation = by_precision_of_states / v0 + (0.5 * v0 / noise) * (Ci @ self._visible_and_hidden @ Ci)
-        states = self.basis.states
-        omega = by_omega + kernel.contract_correlation(by_correlation, states, states, C.copy())
+        by_correlation = self.basis.to_raw(by_correlation)
+        states, raw = self.basis.states, self.basis.raw().correlation
+        omega = by_omega + kernel.contract_correlation(by_correlation, states, states, raw)
         return pack_gradient(np.concatenate([[by_v0, by_b], kernel.metric.pull_back(omega)]), by_noise)
 
     @cached_property

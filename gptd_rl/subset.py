@@ -25,6 +25,9 @@ from gptd_rl.trajectories import Array
 # Residuals below this share of the prior variance are rounding: in float64, and in float32.
 ROUNDING = {np.dtype(np.float64): 1e-12, np.dtype(np.float32): 1e-6}
 
+# Without pivoting rounding errors grow more.
+UNPIVOTED_ROUNDING = 1e-8
+
 
 @dataclass(frozen=True, eq=False)
 class Subset:
@@ -88,7 +91,7 @@ def incomplete_cholesky(
     n = len(states)
     residual = kernel.diagonal(states)
     floor = max(tolerance, ROUNDING[np.dtype(dtype)] * float(residual.max(initial=0.0)))
-    factor = np.empty((min(n, max_size or n), n), dtype)
+    factor = np.empty((n if max_size is None else min(n, max_size), n), dtype)
     taken: list[int] = []
     traces, largest = [float(residual.sum())], [float(residual.max(initial=0.0))]
     while len(taken) < len(factor) and largest[-1] > floor:
@@ -103,14 +106,15 @@ def incomplete_cholesky(
     return Subset(np.array(taken, dtype=np.int64), np.array(traces), np.array(largest))
 
 
-def independent(kernel: SquaredExponential, states: Array, tolerance: float) -> NDArray[np.int64]:
-    """Those states that the others do not represent already, to a share `tolerance` of v₀: in order, of shape (m,).
+def independent(kernel: SquaredExponential, states: Array, tolerance: float) -> tuple[NDArray[np.int64], float]:
+    """Those states that the others do not represent already, in order, and the smallest residual among them.
 
-    For few states, whose covariance fits into memory: LAPACK's pivoted Cholesky factorisation.
+    For few states, whose covariance fits into memory: LAPACK's pivoted Cholesky factorisation. Residuals and the
+    tolerance are shares of v₀.
     """
     C = kernel.correlation(states, states)
-    _, pivots, rank, _ = lapack.dpstrf(C.T, tol=tolerance, lower=0, overwrite_a=1)
-    return np.sort(pivots[:rank] - 1).astype(np.int64)
+    factor, pivots, rank, _ = lapack.dpstrf(C.T, tol=tolerance, lower=0, overwrite_a=1)
+    return np.sort(pivots[:rank] - 1).astype(np.int64), float(factor[rank - 1, rank - 1] ** 2)
 
 
 def linearly_independent(
@@ -134,7 +138,7 @@ def linearly_independent(
     ndarray of shape (m,)
         Indices of the states taken, in order.
     """
-    floor = max(tolerance, ROUNDING[np.dtype(np.float64)] * float(kernel.diagonal(states[:1]).max(initial=0.0)))
+    floor = max(tolerance, UNPIVOTED_ROUNDING * float(kernel.diagonal(states[:1]).max(initial=0.0)))
     dictionary = Dictionary.empty(kernel)
     taken: list[int] = []
     for start in range(0, len(states), block):
