@@ -39,8 +39,9 @@ class Choice:
         """Basis states for a kernel, of shape (m, n_dims)."""
         if self.is_final:
             return self.candidates
+        rng = np.random.default_rng(0)  # the same for the same kernel
         signal = replace(kernel, signal_variance=1.0, bias=0.0)
-        subset = incomplete_cholesky(signal, self.candidates, self.size, self.tolerance, np.float32)
+        subset = incomplete_cholesky(signal, self.candidates, self.size, self.tolerance, np.float32, rng)
         return self.candidates[subset.indices]
 
 

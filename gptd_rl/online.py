@@ -34,7 +34,7 @@ from gptd_rl.gptd import GPTD, NOISES, NotFittedError
 from gptd_rl.kernels import SquaredExponential
 from gptd_rl.observations import Noise
 from gptd_rl.shards import BLOCK
-from gptd_rl.subset import ROUNDING, Dictionary
+from gptd_rl.subset import UNPIVOTED_ROUNDING, Dictionary
 from gptd_rl.temporal import TemporalDifference
 from gptd_rl.trajectories import Array, Trajectories, as_states
 
@@ -236,7 +236,7 @@ class OnlineGPTD:
         x = state[self._inputs]
         (phi,), (unexplained,) = self._features(x[None])
         is_full = self.max_size is not None and len(self._chosen) >= self.max_size
-        if is_full or unexplained <= max(self.tolerance, ROUNDING[np.dtype(np.float64)]):
+        if is_full or unexplained <= max(self.tolerance, UNPIVOTED_ROUNDING):
             return np.asarray(phi)
         self._dictionary = self._dictionary.extended(x)
         self._chosen.append(state.copy())

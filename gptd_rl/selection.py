@@ -31,6 +31,10 @@ COARSE_SIZE = 300
 # A relevance below this, per squared spread of its input, bends the value function so little that its effect is linear.
 KNEE = 1e-2
 
+# Improvement, in nats, below which a search stops: on all data, and on samples of them or where there are very many.
+FINE = 1e-3
+ROUGH = 0.03
+
 # An approximation is chosen anew if the search went further than this from where it was chosen, a few times at most.
 FAR = 0.5
 MAX_BASES = 3
@@ -283,8 +287,9 @@ class _Climb:
             # Visits beyond the first tell less and less: no sample knows this curvature, but it is cheap to have.
             self._curvature, self._rows = space.curvature(x, self.task.merged), n_rows
         curvature = self._curvature * (n_rows / self._rows)
-        # In nats. On the way a rough optimum is enough; and of a million rewards a tenth of a nat is nothing.
-        tolerance = 0.03 if objective is not self.task.objective else 1e-3 * max(1.0, n_rows / 10_000)
+        # In nats. On the way a rough optimum is enough, and where evaluations are dear a fair one has to do.
+        is_last_and_cheap = objective is self.task.objective and not self.task.between
+        tolerance = FINE if is_last_and_cheap else ROUGH * max(1.0, n_rows / 300_000)
         self.n_evaluations = 0
         for _ in range(MAX_BASES):
             begun = x

@@ -3,7 +3,9 @@
 What a subset leaves unexplained at a state x is the residual ``k(x, x) − k_m(x)ᵀ K_mm⁻¹ k_m(x)``, the variance V(x)
 would keep if V were known on the subset. Two ways to choose:
 
-- `incomplete_cholesky` looks at all candidates and takes the one with the largest residual next (paper, Section 4).
+- `incomplete_cholesky` looks at all candidates and takes the one with the largest residual next (paper, Section 4); or,
+  if it may draw lots, one that lowers the *sum* of residuals much, which is what the sparse model pays for: of some
+  candidates drawn in proportion to their residuals, the best.
 - `linearly_independent` reads the states once, in order, and takes each whose residual exceeds a tolerance: the test of
   approximate linear dependence (Engel et al.), which an online learner can apply.
 
@@ -24,6 +26,9 @@ from gptd_rl.trajectories import Array
 
 # Residuals below this share of the prior variance are rounding: in float64, and in float32.
 ROUNDING = {np.dtype(np.float64): 1e-12, np.dtype(np.float32): 1e-6}
+
+# Candidates drawn for each pivot.
+N_DRAWN = 8
 
 # Without pivoting rounding errors grow more.
 UNPIVOTED_ROUNDING = 1e-8
@@ -68,6 +73,7 @@ def incomplete_cholesky(
     max_size: int | None = None,
     tolerance: float = 0.0,
     dtype: DTypeLike = np.float64,
+    rng: np.random.Generator | None = None,
 ) -> Subset:
     """Choose states by a pivoted incomplete Cholesky factorisation of their covariance.
 
@@ -82,6 +88,8 @@ def incomplete_cholesky(
         Stop when no state has a larger residual, in units of the kernel.
     dtype : {float64, float32}
         Precision of the factor, which takes m·n entries.
+    rng : Generator, optional
+        Draws lots for the pivots. Without, the largest residual is next: often at the rim of the data.
 
     Returns
     -------
@@ -95,8 +103,15 @@ def incomplete_cholesky(
     taken: list[int] = []
     traces, largest = [float(residual.sum())], [float(residual.max(initial=0.0))]
     while len(taken) < len(factor) and largest[-1] > floor:
-        pivot = int(residual.argmax())
-        row = _next_row(kernel, states, factor[: len(taken)], residual, pivot)
+        if rng is None:
+            pivot = int(residual.argmax())
+            row = _next_row(kernel, states, factor[: len(taken)], residual, pivot)
+        else:
+            weights = np.where(residual > floor, residual, 0.0)
+            drawn = np.unique(rng.choice(n, N_DRAWN, p=weights / weights.sum()))
+            rows = _next_rows(kernel, states, factor[: len(taken)], residual, drawn)
+            best = int((rows**2).sum(axis=1).argmax())
+            pivot, row = int(drawn[best]), rows[best]
         factor[len(taken)] = row
         residual = np.maximum(residual - row**2, 0.0)
         residual[pivot] = 0.0
@@ -192,6 +207,17 @@ def _next_row(
     kernel: SquaredExponential, states: Array, factor: NDArray[np.floating], residual: Array, pivot: int
 ) -> Array:
     """Row of R for a new pivot p: (k(x_p, ·) − R_pᵀR) / √residual_p."""
-    row = kernel(states[pivot : pivot + 1], states)[0]
-    row -= factor[:, pivot] @ factor
-    return row / np.sqrt(residual[pivot])
+    return np.asarray(_next_rows(kernel, states, factor, residual, np.array([pivot]))[0])
+
+
+def _next_rows(
+    kernel: SquaredExponential,
+    states: Array,
+    factor: NDArray[np.floating],
+    residual: Array,
+    pivots: NDArray[np.int64],
+) -> Array:
+    rows = kernel(states[pivots], states)
+    rows -= factor[:, pivots].T @ factor
+    rows /= np.sqrt(residual[pivots])[:, None]
+    return rows

@@ -282,3 +282,25 @@ def test_extending_a_dictionary_leaves_the_old_one_alone():
     one.extended(np.ones(3))
     assert_array_equal(one.L, before[0])
     assert_array_equal(one.states, before[1])
+
+
+def test_lots_leave_less_in_all_than_the_largest_residual_first():
+    """The sum of residuals is what a sparse model pays for; pivots at the rim of the data do little for it."""
+    kernel = SquaredExponential(ARD([0.5, 0.25, 0.1]), 1.0, 0.0)
+    states = random_states(1000, seed=3, n_dims=3)
+    greedy = incomplete_cholesky(kernel, states, 60)
+    drawn = [incomplete_cholesky(kernel, states, 60, rng=np.random.default_rng(seed)) for seed in (0, 0, 1)]
+    assert_array_equal(drawn[0].indices, drawn[1].indices)
+    assert not np.array_equal(drawn[0].indices, drawn[2].indices)
+    for one in drawn:
+        assert len(np.unique(one.indices)) == 60
+        assert one.residual_trace < 0.6 * greedy.residual_trace
+        K, Knm = kernel(states), kernel(states, states[one.indices])
+        explained = np.trace(Knm @ np.linalg.solve(K[np.ix_(one.indices, one.indices)], Knm.T))
+        assert_allclose(one.residual_trace, np.trace(K) - explained, rtol=1e-6)
+
+
+def test_lots_stop_where_nothing_is_left():
+    kernel, states = SquaredExponential(ARD([0.5]), 1.0, 0.0), np.repeat(np.arange(7.0)[:, None], 5, axis=0)
+    found = incomplete_cholesky(kernel, states, rng=np.random.default_rng(0))
+    assert len(found) == 7 and len(np.unique(states[found.indices])) == 7
