@@ -10,7 +10,7 @@ from numpy.testing import assert_allclose, assert_array_equal
 from scipy.linalg import lapack
 
 from gptd_rl.kernels import SquaredExponential
-from gptd_rl.metrics import Isotropic
+from gptd_rl.metrics import ARD, Isotropic
 from gptd_rl.subset import Dictionary, Subset, incomplete_cholesky, linearly_independent
 from tests.helpers import METRICS, make_model, naive_kernel
 
