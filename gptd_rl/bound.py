@@ -6,7 +6,7 @@ Kept apart from `objectives`, whose matrices hold all pairs of states; here each
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -15,6 +15,7 @@ from gptd_rl.exact import Evidence
 from gptd_rl.fleet import Fleet
 from gptd_rl.kernels import SquaredExponential
 from gptd_rl.model import Model
+from gptd_rl.objectives import Objective
 from gptd_rl.sparse import Basis, Solution, Statistics
 from gptd_rl.subset import incomplete_cholesky, independent
 from gptd_rl.trajectories import Array
@@ -22,11 +23,11 @@ from gptd_rl.trajectories import Array
 # A basis state is left out where the others explain all but this share of its variance.
 REDUNDANT = 1e-10
 
-# Rounding errors of the bound, in nats, that are worth the cost of a whitened basis.
-ROUNDING = 1e-3
+# Rounding errors of the bound, in nats for each reward, that are worth the cost of a whitened basis.
+ROUNDING = 1e-8
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Choice:
     """How basis states are chosen: from which candidates, how many, to which precision."""
 
@@ -34,6 +35,7 @@ class Choice:
     size: int
     tolerance: float  # the share of v₀ below which a state counts as represented
     is_final: bool = False  # the candidates are all distinct states, and all are to be taken
+    kept: dict[bytes, Array] = field(default_factory=dict)  # with which states models were found, by metric
 
     def states(self, kernel: SquaredExponential) -> Array:
         """Basis states for a kernel, of shape (m, n_dims)."""
@@ -54,11 +56,22 @@ class Bound:
         self.n_rows = n_rows  # of a part
         self._last: tuple[bytes, FixedBound] | None = None
 
-    def at(self, model: Model) -> FixedBound:
-        """With basis states chosen for `model`."""
+    def at(self, model: Model, like: Objective | None = None) -> FixedBound:
+        """With basis states chosen for `model`, or with those of the bound `like`."""
+        states = like.states if isinstance(like, FixedBound) else self.choice.states(model.kernel)
+        return FixedBound(self.parts, states, self.n_rows)
+
+    def keep(self, model: Model, fixed: FixedBound) -> None:
+        """Remember the basis states with which `model` was found."""
+        self.choice.kept[_key(model)] = fixed.states
+
+    def kept(self, model: Model) -> FixedBound:
+        """With the basis states that `model` was found with, or with some chosen for it."""
         key = _key(model)
+        if key not in self.choice.kept:
+            self.keep(model, self.at(model))
         if self._last is None or self._last[0] != key:
-            self._last = (key, FixedBound(self.parts, self.choice.states(model.kernel), self.n_rows))
+            self._last = (key, FixedBound(self.parts, self.choice.kept[key], self.n_rows))
         return self._last[1]
 
     def __call__(self, model: Model) -> tuple[float, Array]:
@@ -67,7 +80,7 @@ class Bound:
 
     def evidence(self, model: Model) -> Evidence:
         """Bound with its complexity and fit."""
-        return self.at(model).evidence(model)
+        return self.kept(model).evidence(model)
 
 
 class FixedBound:
@@ -75,10 +88,17 @@ class FixedBound:
 
     def __init__(self, parts: Sequence[Fleet], states: Array, n_rows: int) -> None:
         self.parts, self.states, self.n_rows = tuple(parts), states, n_rows
-        self._solved: tuple[bytes, list[Statistics]] | None = None
+        self._last: tuple[bytes, tuple[float, Array]] | None = None
+        self._seen: tuple[bytes, list[Statistics]] | None = None
 
     def __call__(self, model: Model) -> tuple[float, Array]:
         """Value and gradient: two passes over the data, one for the statistics and one for their derivatives."""
+        key = model.theta.tobytes()
+        if self._last is None or self._last[0] != key:
+            self._last = (key, self._evaluate(model))
+        return self._last[1]
+
+    def _evaluate(self, model: Model) -> tuple[float, Array]:
         value, gradient = 0.0, np.zeros(len(model.theta))
         basis = self.basis(model)
         for part in self.parts:
@@ -96,16 +116,16 @@ class FixedBound:
     def statistics(self, model: Model) -> list[Statistics]:
         """What the whitened basis sees of each part; the last answer is remembered."""
         key = _key(model)
-        if self._solved is None or self._solved[0] != key:
+        if self._seen is None or self._seen[0] != key:
             basis = self.basis(model, whitened=True)
-            self._solved = (key, [part.sum(sparse.statistics, basis) for part in self.parts])
-        return self._solved[1]
+            self._seen = (key, [part.sum(sparse.statistics, basis) for part in self.parts])
+        return self._seen[1]
 
     def basis(self, model: Model, whitened: bool = False) -> Basis:
         """The basis at `model`: without states that the others represent there, whitened if asked or if need be."""
         kept, smallest = independent(model.kernel, self.states, REDUNDANT)
         signal_to_noise = model.kernel.signal_variance / model.noise_variance
-        error = np.finfo(np.float64).eps * self.n_rows * signal_to_noise / smallest
+        error = np.finfo(np.float64).eps * signal_to_noise / smallest
         return Basis(model.kernel, self.states[kept], whitened or bool(error > ROUNDING))
 
 

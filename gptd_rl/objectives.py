@@ -24,9 +24,11 @@ from gptd_rl.trajectories import Array, Trajectories
 
 Objective = Callable[[Model], tuple[float, Array]]
 
-# The thinned evidence is averaged over at least this many offsets, and over more while the parts are small.
+# The thinned evidence is averaged over this many offsets; over more while the parts are small, over fewer if they are
+# so large that one says nearly what all do.
 MIN_OFFSETS = 5
 MIN_STATES = 2000
+ENOUGH_STATES = 100_000
 
 
 class MarginalLikelihood:
@@ -107,7 +109,7 @@ def thinned_parts(data: Trajectories, every: int) -> list[Trajectories]:
 
 def offsets(n_states: int, longest: int, every: int) -> list[int]:
     """From where to thin: a handful of evenly spaced offsets, the first of them 0."""
-    n_offsets = max(MIN_OFFSETS, -(-MIN_STATES * every // n_states))
+    n_offsets = max(min(MIN_OFFSETS, -(-ENOUGH_STATES * every // n_states)), -(-MIN_STATES * every // n_states))
     return [int(o) for o in np.unique(np.linspace(0, min(every, longest - 1), n_offsets, endpoint=False).astype(int))]
 
 

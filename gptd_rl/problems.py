@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from gptd_rl import exact, objectives, sparse
 from gptd_rl.bound import Bound, Choice
 from gptd_rl.exact import Evidence
-from gptd_rl.fleet import Fleet, Recipe, Threads, available_bytes, hands_for
+from gptd_rl.fleet import Fleet, Recipe, available_bytes, hands_for
 from gptd_rl.model import Model
 from gptd_rl.objectives import Prior
 from gptd_rl.observations import Noise, Observations, observe
@@ -247,12 +247,14 @@ class Sparse:
         share = every * SAMPLE_SIZE / self.summary.n_states
         sample = self.sample if every == 1 else _joined(bound.parts[0].map(_coarse, share))
         steps = ladder(sample, self.noise, LARGEST_EXACT_SAMPLE)
-        between: tuple[Any, ...] = ()
+        between = []
         if 2 * len(sample) < self.summary.n_states / every:
-            recipes = [Recipe(source, self.noise) for source in Sources.of(sample)]
-            between = ((Bound([Fleet(recipes, Threads(None))], self.choice, sample.n_rows), sample.n_rows),)
+            between.append(Bound([open_fleet(sample, self.noise)], self.choice, sample.n_rows))
+        if len(bound.parts) > 1:
+            between.append(Bound(bound.parts[:1], self.choice, bound.n_rows))
         prior = Prior(self.scales.variance, self.scales.spread) if every > 1 else None
-        return Task(bound, bound.evidence, bound.n_rows, steps, prior, between=between)
+        on_the_way = tuple((step, step.n_rows) for step in between)
+        return Task(bound, bound.evidence, bound.n_rows, steps, prior, between=on_the_way)
 
     @cached_property
     def bound(self) -> Bound:
@@ -276,7 +278,7 @@ class Sparse:
 
     def condition(self, model: Model, every: int) -> sparse.Posterior:
         """Posterior of `model` at noise `every`·σ²: one pass for the weights, one for the noise."""
-        fixed = self.bound.at(model)
+        fixed = self.bound.kept(model)
         [seen] = fixed.statistics(model)
         return self._posterior(model, every, fixed.basis(model, whitened=True), seen, self.fleet)
 
@@ -300,7 +302,7 @@ class Sparse:
 
     def evidence_and_gradient(self, model: Model) -> tuple[Evidence, Array]:
         """The same, and the gradient of minus it."""
-        fixed = self.bound.at(model)
+        fixed = self.bound.kept(model)
         return fixed.evidence(model), fixed(model)[1]
 
     def with_inputs(self, inputs: NDArray[np.int64]) -> Sparse:
@@ -409,7 +411,7 @@ def open_problem(
     return Sparse.of(fleet, summary, noise, subset_size, tolerance, variance)
 
 
-def open_fleet(data: Any, noise: Noise, gamma: float | None, executor: Any) -> Fleet:
+def open_fleet(data: Any, noise: Noise, gamma: float | None = None, executor: Any = None) -> Fleet:
     """`data` as shards, with hands to pass over them."""
     sources = Sources.of(data, gamma)
     return Fleet([Recipe(source, noise) for source in sources], hands_for(executor), (sources,))

@@ -34,6 +34,7 @@ KNEE = 1e-2
 # Improvement, in nats, below which a search stops: on all data, and on samples of them or where there are very many.
 FINE = 1e-3
 ROUGH = 0.03
+ROUGH_SHARE = 1e-6  # of the number of rewards
 
 # An approximation is chosen anew if the search went further than this from where it was chosen, a few times at most.
 FAR = 0.5
@@ -242,6 +243,8 @@ def search(
         interrupted = True
     assert climb.best is not None
     x, value = climb.best
+    if not interrupted and climb.anchored is not task.objective:
+        task.objective.keep(space.unpack(x), climb.anchored)  # type: ignore[attr-defined]
     return Found(space.unpack(x), value, climb.n_evaluations, time.perf_counter() - began, interrupted)
 
 
@@ -251,6 +254,7 @@ class _Climb:
     def __init__(self, task: Task, space: Coordinates, report: Watch | None) -> None:
         self.task, self.space, self.report = task, space, report
         self.best: tuple[Array, float] | None = None  # the best point of the present step, and its value
+        self.anchored: Objective = task.objective  # as it was chosen near the best point
         self.n_evaluations = 0  # in the present step
         self._curvature: Array | None = None
         self._rows = task.ladder[0].n_rows
@@ -289,17 +293,20 @@ class _Climb:
         curvature = self._curvature * (n_rows / self._rows)
         # In nats. On the way a rough optimum is enough, and where evaluations are dear a fair one has to do.
         is_last_and_cheap = objective is self.task.objective and not self.task.between
-        tolerance = FINE if is_last_and_cheap else ROUGH * max(1.0, n_rows / 300_000)
+        tolerance = FINE if is_last_and_cheap else max(ROUGH, ROUGH_SHARE * n_rows)
         self.n_evaluations = 0
+        self.best, self.anchored = (x, np.inf), _anchored(objective, space.unpack(x), self.anchored)
         for _ in range(MAX_BASES):
             begun = x
-            fixed = _anchored(objective, space.unpack(x))
-            self.best = (x, np.inf)
-            found = quasi_newton(self._watched(fixed), x, space.lower, space.upper, curvature, tolerance)
+            found = quasi_newton(self._watched(self.anchored), x, space.lower, space.upper, curvature, tolerance)
             x, curvature = found.x, found.curvature
-            # What was chosen for one θ, such as the states of a sparse model, may not suit one that is far from it.
-            if fixed is objective or np.abs(x - begun).max(initial=0.0) < FAR:
+            if self.anchored is objective or np.abs(x - begun).max(initial=0.0) < FAR:
                 break
+            # What was chosen for one θ, such as the states of a sparse model, may not suit one that is far from it.
+            another = _anchored(objective, space.unpack(x))
+            if not self._watched(another)(x)[0] < found.value - tolerance:
+                break
+            self.anchored = another
         self._curvature, self._rows = curvature, n_rows
 
     def _watched(self, objective: Objective) -> Function:
@@ -320,10 +327,13 @@ class _Climb:
         return self.space.function(self.task.judge(objective), self.report)
 
 
-def _anchored(objective: Objective, model: Model) -> Objective:
-    """The objective as it is to be near `model`: one that approximates chooses there what to approximate with."""
+def _anchored(objective: Objective, model: Model, like: Objective | None = None) -> Objective:
+    """The objective as it is to be near `model`: one that approximates chooses there what to approximate with.
+
+    It takes that from `like`, if that has it.
+    """
     at = getattr(objective, "at", None)
-    return objective if at is None else at(model)
+    return objective if at is None else at(model, like)
 
 
 # -------------------------------------------------------------------------------------- comparing variants

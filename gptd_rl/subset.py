@@ -28,7 +28,7 @@ from gptd_rl.trajectories import Array
 ROUNDING = {np.dtype(np.float64): 1e-12, np.dtype(np.float32): 1e-6}
 
 # Candidates drawn for each pivot.
-N_DRAWN = 8
+N_DRAWN = 16
 
 # Without pivoting rounding errors grow more.
 UNPIVOTED_ROUNDING = 1e-8
