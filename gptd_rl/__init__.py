@@ -5,6 +5,7 @@ from gptd_rl.envs import register_environments
 from gptd_rl.gptd import GPTD
 from gptd_rl.kernels import SquaredExponential
 from gptd_rl.metrics import ARD, FactorAnalysis, Isotropic
+from gptd_rl.online import OnlineGPTD, Transition
 from gptd_rl.sampling.streaming import collect_to_minari
 from gptd_rl.storage import load
 from gptd_rl.trajectories import Trajectories
@@ -17,8 +18,10 @@ __all__ = [
     "CollectionError",
     "FactorAnalysis",
     "Isotropic",
+    "OnlineGPTD",
     "SquaredExponential",
     "Trajectories",
+    "Transition",
     "collect",
     "collect_to_minari",
     "load",

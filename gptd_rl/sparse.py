@@ -80,10 +80,16 @@ class Basis:
 
     def _whitener(self, width: int) -> Array:
         """diag(L⁻¹, I), of shape (width, width)."""
-        m = len(self.states)
-        T = np.eye(width, order="F")
-        T[:m, :m] = linalg.half_solve(self._factor_and_jitter[0], np.eye(m))
-        return T
+        if width not in self._whiteners:
+            m = len(self.states)
+            T = np.eye(width, order="F")
+            T[:m, :m] = linalg.half_solve(self._factor_and_jitter[0], np.eye(m))
+            self._whiteners[width] = T
+        return self._whiteners[width]
+
+    @cached_property
+    def _whiteners(self) -> dict[int, Array]:
+        return {}
 
     def at(self, kernel: SquaredExponential) -> Basis:
         """The same states under another kernel."""
@@ -212,7 +218,8 @@ def noise_moments(shard: Shard, basis: Basis, weights: Array) -> Array:
     noise of the rewards, one by one, since they are uncorrelated.
     """
     m, states = len(basis), shard.data.states
-    value = np.concatenate([basis.features(states[block.rows]) @ weights for block in shard.blocks])
+    raw, raw_weights = basis.raw(), basis.to_raw(weights)
+    value = np.concatenate([raw.features(states[block.rows]) @ raw_weights for block in shard.blocks])
     # δ = r − HV
     errors = np.where(shard.H.has_row, shard.data.rewards - shard.H.apply(value), 0.0)
     long = shard.long_tails(basis.features, m)
