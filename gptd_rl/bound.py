@@ -24,7 +24,7 @@ from gptd_rl.trajectories import Array
 REDUNDANT = 1e-10
 
 # Rounding errors of the bound, in nats for each reward, that are worth the cost of a whitened basis.
-ROUNDING = 1e-8
+ROUNDING = 5e-7
 
 
 @dataclass(frozen=True, eq=False)
@@ -43,7 +43,7 @@ class Choice:
             return self.candidates
         rng = np.random.default_rng(0)  # the same for the same kernel
         signal = replace(kernel, signal_variance=1.0, bias=0.0)
-        subset = incomplete_cholesky(signal, self.candidates, self.size, self.tolerance, np.float32, rng)
+        subset = incomplete_cholesky(signal, self.candidates, self.size, self.tolerance, rng=rng)
         return self.candidates[subset.indices]
 
 

@@ -153,7 +153,7 @@ class GPTD:
         thinning: int | None = None,
         method: str = "auto",
         subset_size: int = 500,
-        tolerance: float = 1e-6,
+        tolerance: float = 1e-7,
         variance: Variance = "projected_process",
         noise_variance: float | None = None,
         noise_floor: float = 1e-6,

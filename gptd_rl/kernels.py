@@ -96,8 +96,10 @@ class SquaredExponential:
         return K
 
     def correlation(self, states: Array, others: Array, out: Array | None = None) -> Array:
-        """C = exp(−½ d²) between two sets of states, of shape (n_states, n_others): K without v₀ and b."""
-        return _Pair.of(self.metric, states, others).correlation(slice(None), slice(None), out)
+        """C = exp(−½ d²) between two sets of states, of shape (n_states, n_others): K without v₀ and b, to rounding."""
+        pair = _Pair.of(self.metric, states, others)
+        exponent = pair.exponent(slice(None), slice(None), out)
+        return np.exp(exponent, out=exponent)
 
     def paired_correlation(self, states: Array, others: Array) -> Array:
         """C between each state and the other of the same row, of shape (n_states,)."""
@@ -187,10 +189,15 @@ class _Pair:
         right = np.column_stack([w2, np.ones(len(w2)), h2])
         return cls(states, others, np.column_stack([others, np.ones(len(others))]), left, right)
 
-    def correlation(self, rows: slice, columns: slice, out: Array | None = None) -> Array:
+    def correlation(self, rows: slice, columns: slice) -> Array:
         """C = exp(−½ d²) for a tile, by one matrix product and one exp."""
-        tile = np.asarray(np.matmul(self.left[rows], self.right[columns].T, out=out))
+        tile = self.exponent(rows, columns)
+        np.minimum(tile, 0.0, out=tile)  # a squared distance is not negative, rounding or not
         return np.exp(tile, out=tile)
+
+    def exponent(self, rows: slice, columns: slice, out: Array | None = None) -> Array:
+        """−½ d² for a tile."""
+        return np.asarray(np.matmul(self.left[rows], self.right[columns].T, out=out))
 
 
 @dataclass(eq=False)

@@ -9,7 +9,7 @@ is a regressor of its own and so exact. All that a model with metric Ω has to k
 ``[FᵀΨ, y]ᵀ[FᵀΨ, y]``, where y and F are those of `observations`. It is a sum over segments: over blocks of rows, over
 threads, over machines. What v₀, b and σ² are does not matter to it. With ``S = ΨᵀFFᵀΨ`` and ``M = S + σ²Λ``,
 
-    mean(x) = ψᵀM⁻¹ΨᵀFy                              (paper eq. 11)
+    mean(x) = ψᵀM⁻¹ΨᵀFy                              (paper, Section 4.1)
     var(x)  = σ²ψᵀM⁻¹ψ                               subset of regressors: too sure far from Z
             + v₀(1 − CᵀC(Z, Z)⁻¹C)                   projected process: what the basis cannot express
 

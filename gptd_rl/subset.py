@@ -87,7 +87,8 @@ def incomplete_cholesky(
     tolerance : float
         Stop when no state has a larger residual, in units of the kernel.
     dtype : {float64, float32}
-        Precision of the factor, which takes m·n entries.
+        Precision of the factor, which takes m·n entries. In float32, residuals below 1e-3 of the variance are not to be
+        trusted.
     rng : Generator, optional
         Draws lots for the pivots. Without, the largest residual is next: often at the rim of the data.
 
