@@ -18,7 +18,7 @@ export MPLBACKEND := Agg
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test lint format bench-exact bench-selection clean distclean
+.PHONY: help demo test lint format bench-exact bench-sparse bench-selection clean distclean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1|\2/p' Makefile | awk -F'|' '{ printf "%-24s %s\n", $$1, $$2 }'
@@ -40,6 +40,9 @@ format: $(DEV) ## rewrite the sources as `make lint` wants them
 
 bench-exact: $(DEV) ## time and memory beside other libraries and the LAPACK floor
 	$(PY) benchmarks/exact.py
+
+bench-sparse: $(DEV) ## the sparse method beside other libraries (benchmarks/requirements.txt) and the BLAS floor
+	$(PY) benchmarks/sparse.py
 
 bench-selection: $(DEV) ## objectives over tasks whose value function is known
 	$(PY) benchmarks/selection.py

@@ -50,3 +50,32 @@ def test_selection_compares_with_strangers(tmp_path: Path) -> None:
     assert "| task | auto | constant | LSTD | lowest? |" in done.stdout
     rmse = {s["contestant"]: s["rmse"] for s in json.loads(scores.read_text())}
     assert rmse["auto"] < 0.1 * min(rmse["constant"], rmse["LSTD"])
+
+
+def test_sparse_measures_and_fits(tmp_path: Path) -> None:
+    figures = tmp_path / "figures.json"
+    options = "--sizes 3000 --m 40 --dims 2 --repeats 1 --peers --json"
+    command = [sys.executable, "benchmarks/sparse.py", *options.split(), str(figures)]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    for part in ("One bound + gradient", "per state", "Whole fits"):
+        assert part in done.stdout
+    (fit,) = json.loads(figures.read_text())["fits"]
+    assert fit["rmse"] < 0.1  # V spreads by more than 1
+    assert fit["nlpd"] < 0.3  # the noise alone makes 0.215
+
+
+def test_sparse_says_which_libraries_are_absent() -> None:
+    options = "--sizes 300 --m 10 --dims 2 --repeats 1 --parts evaluations --peers".split()
+    command = [sys.executable, "benchmarks/sparse.py", *options, "GPflow SGPR"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert "GPflow SGPR, n=300: " in done.stdout  # measured, or left out with a reason
+
+
+def test_subsets_shrink_from_kernel_to_kernel() -> None:
+    done = subprocess.run(
+        [sys.executable, "benchmarks/icd.py", "--small"], cwd=ROOT, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert "tolerance" in done.stdout
