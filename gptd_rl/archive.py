@@ -1,8 +1,11 @@
-"""Arrays in a file: NumPy's npz, written whole or not at all, read without ever running code from it."""
+"""Arrays in files: NumPy's npz, written whole or not at all, read without ever running code from it."""
 
 from __future__ import annotations
 
 import os
+import shutil
+import tempfile
+import weakref
 import zipfile
 import zlib
 from pathlib import Path
@@ -23,6 +26,14 @@ UNREADABLE = (
     NotImplementedError,
     np.linalg.LinAlgError,
 )
+
+
+class TemporaryFolder:
+    """A folder that lives as long as this object does."""
+
+    def __init__(self) -> None:
+        self.path = Path(tempfile.mkdtemp(prefix="gptd-rl-"))
+        self._finalizer = weakref.finalize(self, shutil.rmtree, self.path, ignore_errors=True)
 
 
 def write(path: str | os.PathLike[str], arrays: dict[str, Any], *, compressed: bool = True) -> Path:

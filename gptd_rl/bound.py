@@ -23,8 +23,10 @@ from gptd_rl.trajectories import Array
 # A basis state is left out where the others explain all but this share of its variance.
 REDUNDANT = 1e-10
 
-# Rounding errors of the bound, in nats for each reward, that are worth the cost of a whitened basis.
+# Rounding errors of the bound, in nats for each reward, that are worth the cost of a whitened basis; with no more
+# rewards than these, any are.
 ROUNDING = 5e-7
+CHEAP = 30_000
 
 
 @dataclass(frozen=True, eq=False)
@@ -126,7 +128,8 @@ class FixedBound:
         kept, smallest = independent(model.kernel, self.states, REDUNDANT)
         signal_to_noise = model.kernel.signal_variance / model.noise_variance
         error = np.finfo(np.float64).eps * signal_to_noise / smallest
-        return Basis(model.kernel, self.states[kept], whitened or bool(error > ROUNDING))
+        whitened = whitened or self.n_rows <= CHEAP or bool(error > ROUNDING)
+        return Basis(model.kernel, self.states[kept], whitened)
 
 
 def _key(model: Model) -> bytes:

@@ -11,7 +11,6 @@ results. A shard that goes down with its Dask worker is placed anew, and its pas
 from __future__ import annotations
 
 import os
-import tempfile
 import threading
 from collections import OrderedDict, deque
 from collections.abc import Callable, Iterator, Sequence
@@ -20,14 +19,13 @@ from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from functools import reduce
 from operator import add
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 from threadpoolctl import threadpool_limits
 
-from gptd_rl.archive import UNREADABLE
+from gptd_rl.archive import UNREADABLE, TemporaryFolder
 from gptd_rl.observations import Noise
 from gptd_rl.shards import Shard
 from gptd_rl.sources import File, InMemory, Source
@@ -47,11 +45,6 @@ class Recipe:
     inputs: NDArray[np.int64] | None = None  # all by default
     every: int = 1
     offset: int = 0
-
-    @property
-    def options(self) -> dict[str, Any]:
-        """All but the source."""
-        return dict(noise=self.noise, inputs=self.inputs, every=self.every, offset=self.offset)
 
     @property
     def key(self) -> str:
@@ -140,8 +133,9 @@ def hands_for(executor: Any) -> Hands:
     """Hands that use `executor`: none for threads of our own, else one of `concurrent.futures`, or Dask's client."""
     if executor is None or isinstance(executor, ThreadPoolExecutor):
         return Threads(executor)
-    if type(executor).__module__.startswith("distributed."):
-        return Dask(getattr(executor, "_client", executor))
+    client = getattr(executor, "_client", executor)
+    if type(client).__module__.startswith("distributed.") and hasattr(client, "submit"):
+        return Dask(client)
     if not isinstance(executor, Executor):
         raise TypeError(
             f"executor must be a concurrent.futures.Executor, such as ProcessPoolExecutor() or Dask's "
@@ -218,7 +212,7 @@ class Processes(Hands):
     def __init__(self, executor: Executor) -> None:
         self.n_hands = getattr(executor, "_max_workers", None) or _n_cores()
         self._executor = executor
-        self._folder = tempfile.TemporaryDirectory(prefix="gptd-rl-")
+        self._folder = TemporaryFolder()
         self._written: dict[str, File] = {}
 
     def submit(self, function: Pass, recipe: Recipe, arguments: tuple[Any, ...]) -> Future[Any]:
@@ -226,7 +220,7 @@ class Processes(Hands):
         source = recipe.source
         if isinstance(source, InMemory):
             if source.key not in self._written:
-                path = source.data.save(Path(self._folder.name) / f"{source.key}.npz")
+                path = source.data.save(self._folder.path / f"{source.key}.npz")
                 self._written[source.key] = File(str(path), source.name, source.key)
             recipe = replace(recipe, source=self._written[source.key])
         return _submit(self._executor, _work_in_process, function, recipe, arguments)
@@ -248,39 +242,42 @@ class Dask(Hands):
     """A Dask cluster: shards are futures on its workers, and the scheduler sends each pass to where its shard is."""
 
     def __init__(self, client: Any) -> None:
+        if client.status != "running":
+            raise RuntimeError(f"the Dask client is {client.status}: give fit a running one.")
         self.n_hands = max(1, sum(client.nthreads().values()))
         self._client = client
         self._placed: dict[str, Any] = {}
 
     def map(self, function: Pass, recipes: Sequence[Recipe], arguments: tuple[Any, ...]) -> Iterator[Any]:
         """Results in order; what a lost worker took along is placed and done again."""
+        import dask
+
         todo = deque(recipes)
         under_way: deque[tuple[Recipe, Any, int]] = deque()
-        sent = self._client.scatter(arguments, broadcast=True, hash=False)
-        while todo or under_way:
-            while todo and len(under_way) <= 2 * self.n_hands:
-                recipe = todo.popleft()
-                under_way.append((recipe, self._start(function, recipe, sent), 1))
-            recipe, future, attempt = under_way.popleft()
-            try:
-                result = future.result()
-            except self._losses as loss:
-                if attempt == ATTEMPTS or self._client.status != "running":
-                    raise RuntimeError(
-                        f"{recipe.source.name} was lost {attempt} times on the Dask cluster: {loss}"
-                    ) from loss
-                del self._placed[recipe.key]
-                sent = self._client.scatter(arguments, broadcast=True, hash=False)
-                under_way.appendleft((recipe, self._start(function, recipe, sent), attempt + 1))
-                continue
-            yield result
+        # All goes through `submit`, nothing through `scatter`: the scheduler then knows how to make it again.
+        with dask.config.set({"distributed.admin.large-graph-warning-threshold": "1 GiB"}):
+            sent = self._client.submit(_together, *arguments, pure=False)
+            while todo or under_way:
+                while todo and len(under_way) <= 2 * self.n_hands:
+                    recipe = todo.popleft()
+                    under_way.append((recipe, self._start(function, recipe, sent), 1))
+                recipe, future, attempt = under_way.popleft()
+                try:
+                    result = future.result()
+                except self._losses as loss:
+                    if attempt == ATTEMPTS or self._client.status != "running":
+                        raise RuntimeError(
+                            f"{recipe.source.name} was lost {attempt} times on the Dask cluster: {loss}"
+                        ) from loss
+                    self._placed.pop(recipe.key, None)
+                    sent = self._client.submit(_together, *arguments, pure=False)
+                    under_way.appendleft((recipe, self._start(function, recipe, sent), attempt + 1))
+                    continue
+                yield result
 
     def _start(self, function: Pass, recipe: Recipe, sent: Any) -> Any:
         if recipe.key not in self._placed:
-            data = recipe.source
-            if isinstance(data, InMemory):
-                data = self._client.scatter(data, hash=False)
-            self._placed[recipe.key] = self._client.submit(_prepare_from, data, recipe.options, pure=False)
+            self._placed[recipe.key] = self._client.submit(Recipe.prepare, recipe, pure=False)
         return self._client.submit(_work_with, function, self._placed[recipe.key], sent, pure=False)
 
     @property
@@ -291,8 +288,8 @@ class Dask(Hands):
         return (CancelledError, KilledWorker, CommClosedError)
 
 
-def _prepare_from(source: Source, options: dict[str, Any]) -> Shard | None:
-    return Recipe(source, **options).prepare()
+def _together(*arguments: Any) -> tuple[Any, ...]:
+    return arguments
 
 
 def _work_with(function: Pass, shard: Shard | None, arguments: tuple[Any, ...]) -> Any:

@@ -233,19 +233,19 @@ class GPTD:
     def _fit(self, problem: Problem, every: int | None) -> Self:
         """Select a model for `problem`; `every` is the thinning, chosen by the objective if None."""
         warm = self.model_ if self.warm_start and hasattr(self, "model_") else None
-        self.thinning_trials_: list[Trial] = []
+        trials: list[Trial] = []
         with watch(self.progress_bar) as report, problem.reporting_to(report):
             plan = self._plan(warm, report)
             if every is None:
-                every, near = self._choose_thinning(problem.excerpt, plan)
+                every, near, trials = self._choose_thinning(problem.excerpt, plan)
                 plan = replace(plan, near=near)
             name = self.objective if self.objective in ("loo", "leave_one_episode_out") else "thinned"
             # The task is handed over: its buffer must be gone when the posterior takes its own.
-            self.comparison_ = compare(self.kernel, problem.task(name, every), problem.scales, plan)
-            best = self.comparison_.best
-            if any(candidate.interrupted for candidate in self.comparison_):
+            comparison = compare(self.kernel, problem.task(name, every), problem.scales, plan)
+            if any(candidate.interrupted for candidate in comparison):
                 warnings.warn("interrupted: this is the best model found so far.", InterruptedFitWarning, stacklevel=3)
-            self._adopt(problem, best.model, every)
+            self._adopt(problem, comparison.best.model, every)
+        self.comparison_, self.thinning_trials_ = comparison, trials
         return self
 
     def _adopt(self, problem: Problem, model: Model, every: int, posterior: Posterior | None = None) -> None:
@@ -298,24 +298,24 @@ class GPTD:
             report=report,
         )
 
-    def _choose_thinning(self, data: Trajectories, plan: Plan) -> tuple[int, Model | None]:
-        """The thinning, and the model that came with its choice, if any."""
+    def _choose_thinning(self, data: Trajectories, plan: Plan) -> tuple[int, Model | None, list[Trial]]:
+        """The thinning, the model that came with its choice, if any, and what was tried."""
         if self.objective == "thinned":
             horizon = min(thinning.horizon(data), max(thinning.candidates(data)))
-            return self.thinning or max(1, round(horizon)), None
+            return self.thinning or max(1, round(horizon)), None, []
         if self.objective != "auto" or self.noise == "deterministic":
-            return 1, None
+            return 1, None, []
 
         def select(part: Trajectories, every: int) -> Model:
             scales = Scales.of(part)
             kernel = "ard" if self.kernel in ("factor", "auto") else self.kernel
             return compare(kernel, Task.of(part, self.noise, "thinned", every, scales), scales, plan).best.model
 
-        chosen, self.thinning_trials_ = thinning.choose(data, self.noise, select)
+        chosen, trials = thinning.choose(data, self.noise, select)
         if chosen is None:
-            return 1, None
+            return 1, None, trials
         spread = Scales.of(data).spread ** 2
-        plain, ours = (int(np.argmax(t.relevances * spread)) for t in (self.thinning_trials_[0], chosen))
+        plain, ours = (int(np.argmax(t.relevances * spread)) for t in (trials[0], chosen))
         if plain != ours:
             warnings.warn(
                 f"the plain evidence calls input {plain} the most relevant, left-out episodes say input {ours}: "
@@ -323,7 +323,7 @@ class GPTD:
                 RelevanceWarning,
                 stacklevel=4,
             )
-        return chosen.thinning, chosen.model
+        return chosen.thinning, chosen.model, trials
 
     def prune(self, threshold: float = 1e-3) -> GPTD:
         """Leave out the inputs that do not matter, and fit again.
@@ -479,12 +479,11 @@ class GPTD:
         _check_choice("objective", self.objective, OBJECTIVES)
         _check_choice("method", self.method, METHODS)
         _check_choice("variance", self.variance, VARIANCES)
-        if self.subset_size < 1 or self.subset_size != int(self.subset_size):
+        if not _is_count(self.subset_size):
             raise ValueError(f"subset_size must be a whole number of 1 or more; got {self.subset_size!r}.")
-        if not 0.0 <= self.tolerance < 1.0:
-            raise ValueError(f"tolerance is a share of the prior variance, from 0 to below 1; got {self.tolerance}.")
-        is_count = isinstance(self.thinning, int | np.integer) and self.thinning >= 1
-        if self.thinning is not None and not (self.objective == "thinned" and is_count):
+        if not _is_share(self.tolerance):
+            raise ValueError(f"tolerance is a share of the prior variance, from 0 to below 1; got {self.tolerance!r}.")
+        if self.thinning is not None and not (self.objective == "thinned" and _is_count(self.thinning)):
             raise ValueError(f"thinning={self.thinning} needs objective='thinned' and a whole number of 1 or more.")
         for name in ("noise_variance", "noise_floor"):
             value = getattr(self, name)
@@ -508,6 +507,14 @@ class GPTD:
                 "A single state is [[x1, x2, …]]."
             )
         return x[:, self.inputs_]
+
+
+def _is_count(value: object) -> bool:
+    return isinstance(value, int | np.integer) and bool(value >= 1)
+
+
+def _is_share(value: object) -> bool:
+    return isinstance(value, float | int | np.number) and bool(0.0 <= value < 1.0)
 
 
 def _check_choice(name: str, value: object, allowed: tuple[str, ...], besides: str = "") -> None:

@@ -6,7 +6,7 @@ which of the two it has.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -24,9 +24,9 @@ from gptd_rl.objectives import Prior
 from gptd_rl.observations import Noise, Observations, observe
 from gptd_rl.progress import Watch
 from gptd_rl.scales import Scales
-from gptd_rl.selection import Task, coarsen, ladder
-from gptd_rl.shards import Shard
+from gptd_rl.selection import Task, ladder
 from gptd_rl.sources import Sources
+from gptd_rl.survey import Summary, coarse, evenly, joined, survey, unbroken
 from gptd_rl.trajectories import Array, Trajectories
 
 # "auto" is exact up to this many distinct states: a fit then takes a minute at most.
@@ -39,9 +39,8 @@ LARGEST_EXACT_SAMPLE = 1200
 # Candidates from which basis states are chosen.
 N_CANDIDATES = 8000
 
-# Unbroken stretches, for questions about episodes: states altogether, and steps in each.
+# States in unbroken stretches, for questions about episodes.
 EXCERPT_SIZE = 10_000
-STRETCH = 1000
 
 # Leave-one-out objectives of large data look at this many states.
 LEFT_OUT_SIZE = 1500
@@ -172,8 +171,8 @@ class Exact:
     ) -> tuple[Exact, exact.Posterior]:
         """The problem with further data, and the posterior of the same model given all of them."""
         more = open_fleet(data, self.noise, gamma, executor)
-        _survey(more, 0, self.n_dims)
-        both = replace(self, data=_joined([self.data, *(recipe.source.load() for recipe in more.recipes)]))
+        survey(more, 0, self.n_dims)
+        both = replace(self, data=joined([self.data, *(recipe.source.load() for recipe in more.recipes)]))
         model = before.model.with_noise(before.model.noise_variance / every)
         return both, both.condition(model, every)
 
@@ -197,8 +196,8 @@ class Sparse:
         cls, fleet: Fleet, summary: Summary, noise: Noise, subset_size: int, tolerance: float, variance: sparse.Variance
     ) -> Sparse:
         """Take samples of the shards."""
-        data = _joined(fleet.map(_coarse, SAMPLE_SIZE / summary.n_states))
-        stretches = _joined(fleet.map(_stretches, EXCERPT_SIZE / summary.n_states))
+        data = joined(fleet.map(coarse, SAMPLE_SIZE / summary.n_states))
+        stretches = joined(fleet.map(unbroken, EXCERPT_SIZE / summary.n_states))
         inputs = np.arange(summary.n_dims)
         return cls(fleet, summary, data, stretches, noise, inputs, subset_size, tolerance, variance)
 
@@ -241,11 +240,11 @@ class Sparse:
     def task(self, name: str, every: int) -> Task:
         """The bound, thinned or not; a leave-one-out objective of an excerpt."""
         if name != "thinned":
-            part = _evenly(self.excerpt, LEFT_OUT_SIZE)
+            part = evenly(self.excerpt, LEFT_OUT_SIZE)
             return Task.of(part, self.noise, name, every, self.scales)
         bound = self.bound if every == 1 else self._thinned(every)
         share = every * SAMPLE_SIZE / self.summary.n_states
-        sample = self.sample if every == 1 else _joined(bound.parts[0].map(_coarse, share))
+        sample = self.sample if every == 1 else joined(bound.parts[0].map(coarse, share))
         steps = ladder(sample, self.noise, LARGEST_EXACT_SAMPLE)
         between = []
         if 2 * len(sample) < self.summary.n_states / every:
@@ -314,63 +313,13 @@ class Sparse:
     ) -> tuple[Sparse, sparse.Posterior]:
         """The problem with further data, and the posterior `before` conditioned on them too; its basis stays."""
         more = open_fleet(data, self.noise, gamma, executor)
-        summary = self.summary + _survey(more, self.summary.limit, self.n_dims)
+        summary = self.summary + survey(more, self.summary.limit, self.n_dims)
         more = more.changed(inputs=self.inputs)
         model = before.solution.model.with_noise(before.solution.model.noise_variance / every)
         basis = before.solution.basis
         seen = before.solution.statistics + more.sum(sparse.statistics, basis)
         posterior = self._posterior(model, every, basis, seen, more, before.noise_moments)
         return replace(self, fleet=self.fleet + more, summary=summary), posterior
-
-
-# -------------------------------------------------------------------------------------- looking at the data first
-
-
-@dataclass(frozen=True, eq=False)
-class Summary:
-    """What one needs to know of all data before anything else."""
-
-    n_states: int
-    n_rows: int
-    n_dims: int
-    longest: int  # states in the longest segment
-    n_terminated: int
-    largest_loss: float  # of 1 − γ over all steps
-    distinct: Array | None  # distinct states, unless there are more than `limit` of them
-    limit: int
-
-    def __add__(self, other: Summary) -> Summary:
-        """Of both data."""
-        known = None
-        if self.distinct is not None and other.distinct is not None:
-            known = _distinct_up_to(np.concatenate([self.distinct, other.distinct]), self.limit)
-        return Summary(
-            self.n_states + other.n_states,
-            self.n_rows + other.n_rows,
-            self.n_dims,
-            max(self.longest, other.longest),
-            self.n_terminated + other.n_terminated,
-            max(self.largest_loss, other.largest_loss),
-            known,
-            self.limit,
-        )
-
-
-def summarise(shard: Shard, limit: int) -> Summary:
-    """Look at one shard."""
-    data = shard.data
-    inside = np.ones(len(data), dtype=bool)
-    inside[data.last] = False
-    return Summary(
-        len(data),
-        data.n_rows,
-        data.n_dims,
-        int(data.lengths.max()),
-        int(data.terminated.sum()),
-        float((1.0 - data.discounts[inside]).max(initial=0.0)),
-        _distinct_up_to(data.states, limit),
-        limit,
-    )
 
 
 def open_problem(
@@ -398,7 +347,7 @@ def open_problem(
     executor : concurrent.futures.Executor, optional
     """
     fleet = open_fleet(data, noise, gamma, executor)
-    summary = _survey(fleet, limit=max(subset_size, EXACT_SIZE))
+    summary = survey(fleet, limit=max(subset_size, EXACT_SIZE))
     if summary.n_terminated == 0 and summary.largest_loss == 0.0:
         raise ValueError(
             "gamma is 1 and no episode terminates: the value is a sum without end. "
@@ -406,7 +355,7 @@ def open_problem(
         )
     few = summary.distinct is not None and len(summary.distinct) <= (subset_size if method == "sparse" else EXACT_SIZE)
     if method == "exact" or ((few or (method == "auto" and summary.n_states <= EXACT_SIZE)) and _fits(summary)):
-        whole = data if isinstance(data, Trajectories) else _joined(recipe.source.load() for recipe in fleet.recipes)
+        whole = data if isinstance(data, Trajectories) else joined(recipe.source.load() for recipe in fleet.recipes)
         return Exact(whole, noise, np.arange(whole.n_dims))
     return Sparse.of(fleet, summary, noise, subset_size, tolerance, variance)
 
@@ -415,18 +364,6 @@ def open_fleet(data: Any, noise: Noise, gamma: float | None = None, executor: An
     """`data` as shards, with hands to pass over them."""
     sources = Sources.of(data, gamma)
     return Fleet([Recipe(source, noise) for source in sources], hands_for(executor), (sources,))
-
-
-def _survey(fleet: Fleet, limit: int, n_dims: int | None = None) -> Summary:
-    """Look at all shards; their states must have `n_dims` dimensions, or as many as those of the first."""
-    total: Summary | None = None
-    for recipe, part in zip(fleet.recipes, fleet.map(summarise, limit), strict=True):
-        n_dims = n_dims or part.n_dims
-        if part.n_dims != n_dims:
-            raise ValueError(f"{recipe.source.name}: states have {part.n_dims} dimensions; expected {n_dims}.")
-        total = part if total is None else total + part
-    assert total is not None
-    return total
 
 
 def _fits(summary: Summary) -> bool:
@@ -453,39 +390,3 @@ def check_memory(data: Trajectories, noise: Noise, copies: int) -> None:
             f"exact GPTD over {n} distinct states needs {needed / 2**30:.1f} GiB, and {free / 2**30:.1f} GiB are free. "
             "Use method='sparse' (or 'auto', which chooses it)."
         )
-
-
-def _distinct_up_to(states: Array, limit: int) -> Array | None:
-    """Distinct states, or None if there are more than `limit`."""
-    known = states[:0]
-    step = 2 * limit + 1
-    for start in range(0, len(states), step):
-        known = np.unique(np.concatenate([known, states[start : start + step]]), axis=0)
-        if len(known) > limit:
-            return None
-    return known
-
-
-# -------------------------------------------------------------------------------------- samples
-
-
-def _coarse(shard: Shard, share: float) -> Trajectories:
-    """A share of the states."""
-    return coarsen(shard.data, max(2, round(share * len(shard.data))))
-
-
-def _stretches(shard: Shard, share: float) -> Trajectories:
-    """Unbroken stretches that hold a share of the states."""
-    return _evenly(shard.data.cut(STRETCH), max(2, round(share * len(shard.data))))
-
-
-def _evenly(data: Trajectories, size: int) -> Trajectories:
-    """Evenly spaced segments with about `size` states altogether."""
-    if len(data) <= size:
-        return data
-    n_kept = max(1, round(data.n_segments * size / len(data)))
-    return data[np.linspace(0, data.n_segments - 1, n_kept).round().astype(int)]
-
-
-def _joined(parts: Iterable[Trajectories]) -> Trajectories:
-    return Trajectories.concatenate(list(parts))

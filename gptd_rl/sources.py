@@ -7,7 +7,6 @@ shards of an iterator are put aside in a temporary folder as they come, so that 
 from __future__ import annotations
 
 import os
-import tempfile
 import uuid
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
@@ -16,6 +15,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from gptd_rl.archive import TemporaryFolder
 from gptd_rl.trajectories import Trajectories
 
 # States in a shard, where it is ours to choose: large enough to be worth a task, small enough to share work out.
@@ -94,7 +94,7 @@ class Episodes:
 class Sources(Sequence[Source]):
     """The shards of some data; owns the temporary folder that holds them, if there is one."""
 
-    def __init__(self, shards: Iterable[Source], folder: tempfile.TemporaryDirectory[str] | None = None) -> None:
+    def __init__(self, shards: Iterable[Source], folder: TemporaryFolder | None = None) -> None:
         listed = list(shards)
         if not listed:
             raise ValueError("empty data: expected at least one shard, got none.")
@@ -123,8 +123,8 @@ class Sources(Sequence[Source]):
             Discount, for Minari datasets that do not keep it.
         """
         if isinstance(data, Iterator):
-            folder = tempfile.TemporaryDirectory(prefix="gptd-rl-")
-            return cls(_put_aside(data, gamma, Path(folder.name)), folder)
+            folder = TemporaryFolder()
+            return cls(_put_aside(data, gamma, folder.path), folder)
         is_one = isinstance(data, Trajectories | str | os.PathLike) or _is_minari(data)
         if not is_one and not isinstance(data, Iterable):
             raise _unknown(data)

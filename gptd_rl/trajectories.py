@@ -62,6 +62,10 @@ class Trajectories:
     actions: NDArray[Any] | None = field(default=None)
 
     def __post_init__(self) -> None:
+        self._check()
+
+    def _check(self, shortest_terminated: int = 2) -> None:
+        """Refuse what makes no sense; thinning can leave a terminal state by itself, nothing else can."""
         states = as_states(self.states, name="states")
         n = len(states)
         if n == 0:
@@ -79,7 +83,7 @@ class Trajectories:
                 f"lengths and terminated must have one entry per segment; got {len(lengths)} lengths "
                 f"and {len(terminated)} flags."
             )
-        if (short := np.flatnonzero(lengths < 2)).size:
+        if (short := np.flatnonzero(lengths < np.where(terminated, shortest_terminated, 2))).size:
             raise ValueError(
                 f"segment {short[0]} has {lengths[short[0]]} state(s), but a transition needs two: "
                 "the state left and the state reached. Leave the segment out."
@@ -223,7 +227,11 @@ class Trajectories:
             unknown = sorted(set(arrays) - {field.name for field in fields(cls)})
             if unknown:
                 raise ValueError(f"it holds {', '.join(unknown)}")
-            return cls(**arrays)
+            new = object.__new__(cls)
+            for name in (field.name for field in fields(cls)):
+                object.__setattr__(new, name, arrays.get(name))
+            new._check(shortest_terminated=1)
+            return new
         except FileNotFoundError:
             raise FileNotFoundError(f"there is no file {path}.") from None
         except archive.UNREADABLE as error:
