@@ -13,7 +13,6 @@ import numpy as np
 from gptd_rl import sparse
 from gptd_rl.exact import Evidence
 from gptd_rl.fleet import Fleet
-from gptd_rl.kernels import SquaredExponential
 from gptd_rl.model import Model
 from gptd_rl.objectives import Objective
 from gptd_rl.sparse import Basis, Solution, Statistics
@@ -21,7 +20,10 @@ from gptd_rl.subset import incomplete_cholesky, independent
 from gptd_rl.trajectories import Array
 
 # A basis state is left out where the others explain all but this share of its variance.
-REDUNDANT = 1e-10
+REDUNDANT = 1e-11
+
+# Basis states are chosen at least as finely as this.
+FINE = 1e-7
 
 # Rounding errors of the bound, in nats for each reward, that are worth the cost of a whitened basis; with no more
 # rewards than these, any are.
@@ -35,17 +37,20 @@ class Choice:
 
     candidates: Array  # [c, D]
     size: int
-    tolerance: float  # the share of v₀ below which a state counts as represented
+    tolerance: float | None  # the share of v₀ below which a state counts as represented
     is_final: bool = False  # the candidates are all distinct states, and all are to be taken
     kept: dict[bytes, Array] = field(default_factory=dict)  # with which states models were found, by metric
 
-    def states(self, kernel: SquaredExponential) -> Array:
-        """Basis states for a kernel, of shape (m, n_dims)."""
+    def states(self, model: Model, n_rows: int) -> Array:
+        """Basis states for a model of so many rewards, of shape (m, n_dims)."""
         if self.is_final:
             return self.candidates
         rng = np.random.default_rng(0)  # the same for the same kernel
-        signal = replace(kernel, signal_variance=1.0, bias=0.0)
-        subset = incomplete_cholesky(signal, self.candidates, self.size, self.tolerance, rng=rng)
+        signal = replace(model.kernel, signal_variance=1.0, bias=0.0)
+        tolerance = self.tolerance
+        if tolerance is None:  # what is left unexplained then costs the bound about half a nat at most
+            tolerance = min(FINE, model.noise_variance / (model.kernel.signal_variance * n_rows))
+        subset = incomplete_cholesky(signal, self.candidates, self.size, tolerance, rng=rng)
         return self.candidates[subset.indices]
 
 
@@ -60,7 +65,7 @@ class Bound:
 
     def at(self, model: Model, like: Objective | None = None) -> FixedBound:
         """With basis states chosen for `model`, or with those of the bound `like`."""
-        states = like.states if isinstance(like, FixedBound) else self.choice.states(model.kernel)
+        states = like.states if isinstance(like, FixedBound) else self.choice.states(model, self.n_rows)
         return FixedBound(self.parts, states, self.n_rows)
 
     def keep(self, model: Model, fixed: FixedBound) -> None:

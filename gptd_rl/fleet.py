@@ -56,8 +56,10 @@ class Recipe:
         """Load and prepare it; None where thinning leaves nothing."""
         try:
             data = self.source.load()
-        except (*UNREADABLE, OSError) as error:
+        except OSError as error:
             raise type(error)(f"{self.source.name}: {error}") from None
+        except UNREADABLE as error:
+            raise ValueError(f"{self.source.name}: {error}") from None
         if self.inputs is not None and len(self.inputs) < data.n_dims:
             data = data.take_inputs(self.inputs)
         if self.every > 1:
@@ -106,7 +108,6 @@ class Fleet:
         self.recipes = tuple(recipes)
         self.hands = hands
         self.owners = owners
-        self.on_shard: Callable[[int, int], None] | None = None  # told of shards done, of how many
 
     def __add__(self, other: Fleet) -> Fleet:
         """Both data, passed over by the hands of the first."""
@@ -114,9 +115,10 @@ class Fleet:
 
     def map(self, function: Pass, *arguments: Any) -> Iterator[Any]:
         """`function(shard, *arguments)` of every shard that is not empty, in their order."""
+        tell = self.hands.on_shard or (lambda done, n_shards: None)
+        tell(0, len(self.recipes))
         for done, result in enumerate(self.hands.map(function, self.recipes, arguments), start=1):
-            if self.on_shard is not None:
-                self.on_shard(done, len(self.recipes))
+            tell(done, len(self.recipes))
             if result is not None:
                 yield result
 
@@ -148,6 +150,7 @@ class Hands:
     """Who does a pass over many shards."""
 
     n_hands: int
+    on_shard: Callable[[int, int], None] | None = None  # told of shards done, of how many
 
     def map(self, function: Pass, recipes: Sequence[Recipe], arguments: tuple[Any, ...]) -> Iterator[Any]:
         """Results in the order of the recipes; only a few more than there are hands are under way at a time."""

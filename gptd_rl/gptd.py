@@ -85,8 +85,9 @@ class GPTD:
         stand for all. "auto" is exact up to some thousand distinct states; `method_` says which it was.
     subset_size : int
         Largest number of states that stand for all in the sparse method.
-    tolerance : float
-        Fewer do if no state keeps more than this share of its prior variance unexplained.
+    tolerance : float, optional
+        Fewer do if no state keeps more than this share of its prior variance v₀ unexplained; by default σ²/v₀ divided
+        by the number of rewards, which is less than they can tell, and 1e-7 at most.
     variance : {"projected_process", "subset_of_regressors"}
         The sparse posterior variance: the second forgets what lies beyond the subset, and is too sure far from it.
     noise_variance : float, optional
@@ -153,7 +154,7 @@ class GPTD:
         thinning: int | None = None,
         method: str = "auto",
         subset_size: int = 500,
-        tolerance: float = 1e-7,
+        tolerance: float | None = None,
         variance: Variance = "projected_process",
         noise_variance: float | None = None,
         noise_floor: float = 1e-6,
@@ -242,7 +243,7 @@ class GPTD:
             name = self.objective if self.objective in ("loo", "leave_one_episode_out") else "thinned"
             # The task is handed over: its buffer must be gone when the posterior takes its own.
             comparison = compare(self.kernel, problem.task(name, every), problem.scales, plan)
-            if any(candidate.interrupted for candidate in comparison):
+            if comparison.interrupted:
                 warnings.warn("interrupted: this is the best model found so far.", InterruptedFitWarning, stacklevel=3)
             self._adopt(problem, comparison.best.model, every)
         self.comparison_, self.thinning_trials_ = comparison, trials
@@ -309,7 +310,10 @@ class GPTD:
         def select(part: Trajectories, every: int) -> Model:
             scales = Scales.of(part)
             kernel = "ard" if self.kernel in ("factor", "auto") else self.kernel
-            return compare(kernel, Task.of(part, self.noise, "thinned", every, scales), scales, plan).best.model
+            tried = compare(kernel, Task.of(part, self.noise, "thinned", every, scales), scales, plan)
+            if tried.interrupted:  # what was found so far is of a small part of the data
+                raise KeyboardInterrupt
+            return tried.best.model
 
         chosen, trials = thinning.choose(data, self.noise, select)
         if chosen is None:
@@ -440,8 +444,8 @@ class GPTD:
             model = model.with_theta(values)
         problem = self._problem("judge θ by")
         if not eval_gradient:
-            return problem.evidence(model).log_likelihood
-        value, gradient = problem.evidence_and_gradient(model)
+            return problem.evidence(model, self.subset_).log_likelihood
+        value, gradient = problem.evidence_and_gradient(model, self.subset_)
         return value.log_likelihood, -gradient
 
     # ---------------------------------------------------------------------------------- keeping
@@ -481,7 +485,7 @@ class GPTD:
         _check_choice("variance", self.variance, VARIANCES)
         if not _is_count(self.subset_size):
             raise ValueError(f"subset_size must be a whole number of 1 or more; got {self.subset_size!r}.")
-        if not _is_share(self.tolerance):
+        if self.tolerance is not None and not _is_share(self.tolerance):
             raise ValueError(f"tolerance is a share of the prior variance, from 0 to below 1; got {self.tolerance!r}.")
         if self.thinning is not None and not (self.objective == "thinned" and _is_count(self.thinning)):
             raise ValueError(f"thinning={self.thinning} needs objective='thinned' and a whole number of 1 or more.")

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gptd_rl import exact, objectives, sparse
-from gptd_rl.bound import Bound, Choice
+from gptd_rl.bound import Bound, Choice, FixedBound
 from gptd_rl.exact import Evidence
 from gptd_rl.fleet import Fleet, Recipe, available_bytes, hands_for
 from gptd_rl.model import Model
@@ -91,11 +91,11 @@ class Problem(Protocol):
         """Posterior of `model` given all of the data, at noise `every`·σ²."""
         ...
 
-    def evidence(self, model: Model) -> Evidence:
-        """Log marginal likelihood of all rewards, or the bound on it."""
+    def evidence(self, model: Model, subset: Array | None) -> Evidence:
+        """Log marginal likelihood of all rewards, or the bound on it with this subset."""
         ...
 
-    def evidence_and_gradient(self, model: Model) -> tuple[Evidence, Array]:
+    def evidence_and_gradient(self, model: Model, subset: Array | None) -> tuple[Evidence, Array]:
         """The same, and the gradient of minus it."""
         ...
 
@@ -154,11 +154,11 @@ class Exact:
         """Posterior of `model` at noise `every`·σ²."""
         return exact.Posterior.condition(model.with_noise(every * model.noise_variance), self.seen)
 
-    def evidence(self, model: Model) -> Evidence:
+    def evidence(self, model: Model, subset: Array | None) -> Evidence:
         """Log marginal likelihood of all rewards."""
         return exact.evidence(model, self.seen)
 
-    def evidence_and_gradient(self, model: Model) -> tuple[Evidence, Array]:
+    def evidence_and_gradient(self, model: Model, subset: Array | None) -> tuple[Evidence, Array]:
         """The same, and the gradient of minus it."""
         return exact.evidence_and_gradient(model, self.seen)
 
@@ -188,23 +188,26 @@ class Sparse:
     noise: Noise
     inputs: NDArray[np.int64]
     subset_size: int
-    tolerance: float
+    tolerance: float | None
     variance: sparse.Variance
+    is_exact: bool  # every distinct state is in the basis
 
     @classmethod
     def of(
-        cls, fleet: Fleet, summary: Summary, noise: Noise, subset_size: int, tolerance: float, variance: sparse.Variance
+        cls,
+        fleet: Fleet,
+        summary: Summary,
+        noise: Noise,
+        subset_size: int,
+        tolerance: float | None,
+        variance: sparse.Variance,
     ) -> Sparse:
         """Take samples of the shards."""
         data = joined(fleet.map(coarse, SAMPLE_SIZE / summary.n_states))
         stretches = joined(fleet.map(unbroken, EXCERPT_SIZE / summary.n_states))
         inputs = np.arange(summary.n_dims)
-        return cls(fleet, summary, data, stretches, noise, inputs, subset_size, tolerance, variance)
-
-    @property
-    def is_exact(self) -> bool:
-        """Whether every distinct state is in the basis."""
-        return self.summary.distinct is not None and len(self.summary.distinct) <= self.subset_size
+        is_exact = summary.distinct is not None and len(summary.distinct) <= subset_size
+        return cls(fleet, summary, data, stretches, noise, inputs, subset_size, tolerance, variance, is_exact)
 
     @property
     def n_dims(self) -> int:
@@ -232,7 +235,7 @@ class Sparse:
         if self.is_exact:
             assert self.summary.distinct is not None
             states = np.unique(self.summary.distinct[:, self.inputs], axis=0)
-            return Choice(states, len(states), 0.0, is_final=True)
+            return Choice(states, len(states), None, is_final=True)
         candidates = np.unique(self.sample.states, axis=0)
         picked = np.linspace(0, len(candidates) - 1, min(N_CANDIDATES, len(candidates))).round().astype(int)
         return Choice(candidates[picked], self.subset_size, self.tolerance)
@@ -269,11 +272,11 @@ class Sparse:
     def reporting_to(self, watch: Watch | None) -> Iterator[None]:
         """While this lasts, `watch` is told of passes over all of the data."""
         if watch is not None:
-            self.fleet.on_shard = lambda done, n_shards: watch.passed(done, n_shards, self.summary.n_rows)
+            self.fleet.hands.on_shard = lambda done, n_shards: watch.passed(done, n_shards, self.summary.n_rows)
         try:
             yield
         finally:
-            self.fleet.on_shard = None
+            self.fleet.hands.on_shard = None
 
     def condition(self, model: Model, every: int) -> sparse.Posterior:
         """Posterior of `model` at noise `every`·σ²: one pass for the weights, one for the noise."""
@@ -295,13 +298,15 @@ class Sparse:
         moments = moments if before is None else before + moments
         return sparse.Posterior(solution, moments, self.variance)
 
-    def evidence(self, model: Model) -> Evidence:
+    def evidence(self, model: Model, subset: Array | None) -> Evidence:
         """Bound on the log marginal likelihood of all rewards."""
-        return self.bound.evidence(model)
+        assert subset is not None
+        return FixedBound([self.fleet], subset, self.summary.n_rows).evidence(model)
 
-    def evidence_and_gradient(self, model: Model) -> tuple[Evidence, Array]:
+    def evidence_and_gradient(self, model: Model, subset: Array | None) -> tuple[Evidence, Array]:
         """The same, and the gradient of minus it."""
-        fixed = self.bound.kept(model)
+        assert subset is not None
+        fixed = FixedBound([self.fleet], subset, self.summary.n_rows)
         return fixed.evidence(model), fixed(model)[1]
 
     def with_inputs(self, inputs: NDArray[np.int64]) -> Sparse:
@@ -319,7 +324,13 @@ class Sparse:
         basis = before.solution.basis
         seen = before.solution.statistics + more.sum(sparse.statistics, basis)
         posterior = self._posterior(model, every, basis, seen, more, before.noise_moments)
-        return replace(self, fleet=self.fleet + more, summary=summary), posterior
+        has_new_states = self.is_exact and len(_known(summary)) > len(_known(self.summary))
+        problem = replace(self, fleet=self.fleet + more, summary=summary, is_exact=self.is_exact and not has_new_states)
+        return problem, posterior
+
+
+def _known(summary: Summary) -> Array:
+    return summary.distinct if summary.distinct is not None else np.empty(summary.limit + 1)
 
 
 def open_problem(
@@ -328,7 +339,7 @@ def open_problem(
     *,
     method: str,
     subset_size: int,
-    tolerance: float,
+    tolerance: float | None,
     variance: sparse.Variance,
     gamma: float | None = None,
     executor: Any = None,

@@ -18,8 +18,8 @@ class Watch:
         self._bar = bar
         self._line = bar.add_task("model selection", total=None, rows="")
         self._n_evaluations = 0
-        self._n_passes = 0.0  # over all of the data
-        self._began: float | None = None  # when they did
+        self._n_passes = 0.0  # over the shards
+        self._began = time.perf_counter()  # when they did
 
     def evaluated(self, value: float) -> None:
         """The objective, minus the evidence so far, was computed once more."""
@@ -30,7 +30,9 @@ class Watch:
     def passed(self, done: int, n_shards: int, n_rows: int) -> None:
         """In a pass over `n_rows` rows, `done` of `n_shards` shards are done."""
         now = time.perf_counter()
-        self._began = self._began or now
+        if done == 0:
+            self._began = now if self._n_passes == 0.0 else self._began
+            return
         self._n_passes += 1.0 / n_shards
         to_come = max(EXPECTED_PASSES - self._n_passes, 1.0 - done / n_shards)
         seconds = (now - self._began) / self._n_passes * to_come

@@ -243,6 +243,8 @@ def search(
         interrupted = True
     assert climb.best is not None
     x, value = climb.best
+    if not climb.on_all_data:  # nats of a sample cannot be compared with nats of all data
+        value = np.inf
     if not interrupted and climb.anchored is not task.objective:
         task.objective.keep(space.unpack(x), climb.anchored)  # type: ignore[attr-defined]
     return Found(space.unpack(x), value, climb.n_evaluations, time.perf_counter() - began, interrupted)
@@ -255,6 +257,7 @@ class _Climb:
         self.task, self.space, self.report = task, space, report
         self.best: tuple[Array, float] | None = None  # the best point of the present step, and its value
         self.anchored: Objective = task.objective  # as it was chosen near the best point
+        self.on_all_data = False  # whether the present step is the last one
         self.n_evaluations = 0  # in the present step
         self._curvature: Array | None = None
         self._rows = task.ladder[0].n_rows
@@ -287,13 +290,14 @@ class _Climb:
     def _step(self, objective: Objective, n_rows: int) -> None:
         assert self.best is not None and self._curvature is not None
         space, (x, _) = self.space, self.best
+        self.on_all_data = objective is self.task.objective
         if objective is self.task.objective and self.task.merged is not None:
             # Visits beyond the first tell less and less: no sample knows this curvature, but it is cheap to have.
             self._curvature, self._rows = space.curvature(x, self.task.merged), n_rows
         curvature = self._curvature * (n_rows / self._rows)
         # In nats. On the way a rough optimum is enough, and where evaluations are dear a fair one has to do.
-        is_last_and_cheap = objective is self.task.objective and not self.task.between
-        tolerance = FINE if is_last_and_cheap else max(ROUGH, ROUGH_SHARE * n_rows)
+        is_dear = len(self.task.between) > 0 and n_rows > 10_000
+        tolerance = FINE if self.on_all_data and not is_dear else max(ROUGH, ROUGH_SHARE * n_rows)
         self.n_evaluations = 0
         self.best, self.anchored = (x, np.inf), _anchored(objective, space.unpack(x), self.anchored)
         for _ in range(MAX_BASES):
@@ -357,6 +361,8 @@ class Candidate:
 
 class Comparison(tuple[Candidate, ...]):
     """The variants that were tried, as a table."""
+
+    interrupted = False  # by Ctrl-C, before all were tried
 
     @property
     def best(self) -> Candidate:
@@ -422,12 +428,20 @@ class Plan:
 def compare(kernel: str | SquaredExponential, task: Task, scales: Scales, plan: Plan) -> Comparison:
     """Search every variant that `kernel` stands for: a name, "auto" for all of them, or a kernel of the user's own."""
     if isinstance(kernel, SquaredExponential):
-        return Comparison([plan.run(task, *_own(kernel, scales, plan), scales)])
+        own = plan.run(task, *_own(kernel, scales, plan), scales)
+        comparison = Comparison([own])
+        comparison.interrupted = own.interrupted
+        return comparison
     tried: list[Candidate] = []
 
     def run(kind: str, rank: int, guesses: list[Model]) -> bool:
         """Search one more variant; whether to go on."""
-        tried.append(plan.run(task, kind, rank, guesses, scales))
+        try:
+            tried.append(plan.run(task, kind, rank, guesses, scales))
+        except KeyboardInterrupt:
+            if not tried:
+                raise
+            return False
         return not tried[-1].interrupted
 
     D = len(scales.spread)
@@ -441,10 +455,13 @@ def compare(kernel: str | SquaredExponential, task: Task, scales: Scales, plan: 
             guesses = plan.guesses("factor", rank, scales)
             if start is not None:
                 guesses.append(grow_rank(start, scales, rng))
-            if not (go_on and run("factor", rank, guesses)):
+            go_on = go_on and run("factor", rank, guesses)
+            if not go_on:
                 break
             start = tried[-1].model
-    return Comparison(tried)
+    comparison = Comparison(tried)
+    comparison.interrupted = not go_on
+    return comparison
 
 
 def _own(kernel: SquaredExponential, scales: Scales, plan: Plan) -> tuple[str, int, list[Model]]:
