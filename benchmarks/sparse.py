@@ -110,12 +110,10 @@ class Ours(Peer):
         super().__init__(X, y, Z)
 
     def _set_up(self) -> None:
-        from gptd_rl.bound import FixedBound
         from gptd_rl.problems import open_fleet
 
         self.data = Problem(self.X, self.y, self.lengths).trajectories()
-        fleet = open_fleet(self.data, "stochastic", None, None)
-        self.bound = FixedBound([fleet], self.Z, self.data.n_rows)
+        self.fleet = open_fleet(self.data, "stochastic")
 
     def _model(self, theta: Array) -> Any:
         from gptd_rl import ARD, SquaredExponential
@@ -125,7 +123,10 @@ class Ours(Peer):
         return Model(SquaredExponential(ARD(a), v0, 0.0), noise)
 
     def bound_and_gradient(self, theta: Array) -> tuple[float, Array]:
-        value, gradient = self.bound(self._model(theta))
+        from gptd_rl.bound import FixedBound
+
+        bound = FixedBound([self.fleet], self.Z, self.data.n_rows)  # a new one, since it remembers its last value
+        value, gradient = bound(self._model(theta))
         return -value, -without_bias(gradient)
 
     def fit(self, theta0: Array, max_seconds: float) -> Fit:

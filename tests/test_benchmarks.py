@@ -66,7 +66,7 @@ def test_sparse_measures_and_fits(tmp_path: Path) -> None:
 
 
 def test_sparse_says_which_libraries_are_absent() -> None:
-    options = "--sizes 300 --m 10 --dims 2 --repeats 1 --parts evaluations --peers".split()
+    options = ["--sizes", "300", "--m", "10", "--dims", "2", "--repeats", "1", "--parts", "evaluations", "--peers"]
     command = [sys.executable, "benchmarks/sparse.py", *options, "GPflow SGPR"]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
