@@ -76,12 +76,13 @@ def _reproduce(args: argparse.Namespace) -> int:
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-    from gptd_rl.experiments.reproduce import Plan, reproduce
+    from gptd_rl.experiments.reproduce import Plan, make_writable, reproduce
 
     plan = Plan(args.experiment, args.seeds, args.small)
     console = Console()
     columns = BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), TextColumn("{task.description}")
     try:
+        make_writable(args.out)
         with Progress(*columns, console=console, transient=True) as bar:
             line = bar.add_task("", total=plan.n_ticks)
             chapters = reproduce(plan, args.out, lambda word: bar.update(line, advance=1, description=word))

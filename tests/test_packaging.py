@@ -17,6 +17,7 @@ ROOT = Path(__file__).resolve().parent.parent
 FOLDERS = {
     "gptd_rl": "gptd_rl",
     "gptd_rl.sampling": "gptd_rl/sampling",
+    "gptd_rl.experiments": "gptd_rl/experiments",
     "gptd_rl.envs": "envs",
     "gptd_rl.agents": "agents",
 }
@@ -25,6 +26,7 @@ MODULES = [
     for package, folder in FOLDERS.items()
     for path in sorted((ROOT / folder).glob("*.py"))
 ]
+OUTERMOST = {("gptd_rl", "cli.py")}  # and all of gptd_rl.experiments
 KNOW_GYMNASIUM = {"collect.py"}  # and gptd_rl.sampling below it
 OPTIONAL_OR_SLOW = ["matplotlib", "minari", "pygame", "stable_baselines3", "torch"]
 
@@ -62,11 +64,13 @@ def test_wheel_holds_every_module_under_one_name(wheel: Path) -> None:
         for path in (ROOT / folder).glob("*.py")
     }
     package_files = {name for name in names if ".dist-info/" not in name}
-    assert package_files == expected | {"gptd_rl/py.typed"}
+    assert package_files == expected | {"gptd_rl/py.typed", "gptd_rl/experiments/paper.json"}
     assert {"gptd_rl/__init__.py", "gptd_rl/envs/__init__.py", "gptd_rl/agents/__init__.py"} <= (package_files)
     top_level = {PurePosixPath(name).parts[0] for name in names}
     assert {name for name in top_level if not name.endswith(".dist-info")} == {"gptd_rl"}
     assert any(name.endswith("licenses/LICENSE") for name in names)
+    (commands,) = (name for name in names if name.endswith(".dist-info/entry_points.txt"))
+    assert "gptd-rl = gptd_rl.cli:main" in zipfile.ZipFile(wheel).read(commands).decode()
 
 
 def test_unpacked_wheel_imports_without_the_checkout(wheel: Path, tmp_path: Path) -> None:
@@ -155,6 +159,10 @@ def test_imports_point_one_way(package: str, path: Path) -> None:
     names = all_imports(path, package)
     assert not below(names, "envs"), "once installed, the name is gptd_rl.envs"
     assert not below(names, "agents"), "once installed, the name is gptd_rl.agents"
+    if package == "gptd_rl.experiments" or (package, path.name) in OUTERMOST:
+        return
+    for outer in ("gptd_rl.experiments", "gptd_rl.cli"):
+        assert not below(names, outer), "experiments and the command line stand above everything"
     if package != "gptd_rl.agents":
         assert not below(names, "gptd_rl.agents"), "agents stand above the core and environments"
     if package in ("gptd_rl", "gptd_rl.sampling"):
