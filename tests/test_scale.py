@@ -733,7 +733,7 @@ def test_interrupted_in_the_second_variant_the_first_is_kept(method, least, most
     interrupt(
         monkeypatch,
         MarginalLikelihood,
-        2,
+        3,
         lambda rows, model: isinstance(model.kernel.metric, ARD) and least <= rows <= most,
     )
     v = quick("auto", method=method, subset_size=12)
@@ -867,7 +867,7 @@ def test_the_time_left_is_right_from_the_beginning(clock):
 def fit_with_bar(monkeypatch: pytest.MonkeyPatch, **options: Any) -> tuple[GPTD, Bar]:
     bar = Bar()
     monkeypatch.setattr(gptd, "watch", lambda show: contextlib.nullcontext(Watch(bar)))
-    return quick(subset_size=12, **options).fit(in_shards(sampled(LINE, 200))), bar
+    return quick(subset_size=12, **options).fit(in_shards(sampled(LINE, 100))), bar
 
 
 @pytest.mark.usefixtures("quick_search")
