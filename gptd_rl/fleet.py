@@ -78,6 +78,10 @@ class Cache:
         self._kept: OrderedDict[str, Shard | None] = OrderedDict()
         self._lock = threading.Lock()
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        """A copy is empty."""
+        return Cache, (self.limit,)
+
     def get(self, recipe: Recipe) -> Shard | None:
         """The shard of a recipe, prepared now or before."""
         key = recipe.key
@@ -151,6 +155,10 @@ class Hands:
 
     n_hands: int
     on_shard: Callable[[int, int], None] | None = None  # told of shards done, of how many
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """A copy of a model cannot share an executor: it has threads."""
+        return Threads, (None,)
 
     def map(self, function: Pass, recipes: Sequence[Recipe], arguments: tuple[Any, ...]) -> Iterator[Any]:
         """Results in the order of the recipes; only a few more than there are hands are under way at a time."""

@@ -514,7 +514,7 @@ class GPTD:
 
 
 def _is_count(value: object) -> bool:
-    return isinstance(value, int | np.integer) and bool(value >= 1)
+    return isinstance(value, int | np.integer) and not isinstance(value, bool) and bool(value >= 1)
 
 
 def _is_share(value: object) -> bool:

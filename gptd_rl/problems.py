@@ -26,7 +26,7 @@ from gptd_rl.progress import Watch
 from gptd_rl.scales import Scales
 from gptd_rl.selection import Task, ladder
 from gptd_rl.sources import Sources
-from gptd_rl.survey import Summary, coarse, evenly, joined, survey, unbroken
+from gptd_rl.survey import Summary, evenly, excerpt, joined, sample, survey
 from gptd_rl.trajectories import Array, Trajectories
 
 # "auto" is exact up to this many distinct states: a fit then takes a minute at most.
@@ -203,8 +203,8 @@ class Sparse:
         variance: sparse.Variance,
     ) -> Sparse:
         """Take samples of the shards."""
-        data = joined(fleet.map(coarse, SAMPLE_SIZE / summary.n_states))
-        stretches = joined(fleet.map(unbroken, EXCERPT_SIZE / summary.n_states))
+        data = sample(fleet, summary, SAMPLE_SIZE)
+        stretches = excerpt(fleet, summary, EXCERPT_SIZE)
         inputs = np.arange(summary.n_dims)
         is_exact = summary.distinct is not None and len(summary.distinct) <= subset_size
         return cls(fleet, summary, data, stretches, noise, inputs, subset_size, tolerance, variance, is_exact)
@@ -246,12 +246,11 @@ class Sparse:
             part = evenly(self.excerpt, LEFT_OUT_SIZE)
             return Task.of(part, self.noise, name, every, self.scales)
         bound = self.bound if every == 1 else self._thinned(every)
-        share = every * SAMPLE_SIZE / self.summary.n_states
-        sample = self.sample if every == 1 else joined(bound.parts[0].map(coarse, share))
-        steps = ladder(sample, self.noise, LARGEST_EXACT_SAMPLE)
+        part = self.sample if every == 1 else sample(self.fleet, self.summary, SAMPLE_SIZE, every)
+        steps = ladder(part, self.noise, LARGEST_EXACT_SAMPLE)
         between = []
-        if 2 * len(sample) < self.summary.n_states / every:
-            between.append(Bound([open_fleet(sample, self.noise)], self.choice, sample.n_rows))
+        if 2 * len(part) < self.summary.n_states / every:
+            between.append(Bound([open_fleet(part, self.noise)], self.choice, part.n_rows))
         if len(bound.parts) > 1:
             between.append(Bound(bound.parts[:1], self.choice, bound.n_rows))
         prior = Prior(self.scales.variance, self.scales.spread) if every > 1 else None

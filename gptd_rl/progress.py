@@ -47,6 +47,7 @@ def watch(show: bool) -> Iterator[Watch | None]:
     if not show:
         yield None
         return
+    from rich.console import Console
     from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
     columns = (
@@ -55,5 +56,5 @@ def watch(show: bool) -> Iterator[Watch | None]:
         TextColumn("{task.description}"),
         TextColumn("{task.fields[rows]}"),
     )
-    with Progress(*columns, transient=True) as bar:
+    with Progress(*columns, console=Console(), transient=True) as bar:
         yield Watch(bar)

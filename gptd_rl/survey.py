@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
-from gptd_rl.fleet import Fleet
-from gptd_rl.selection import coarsen
+from gptd_rl.fleet import Fleet, Pass
 from gptd_rl.shards import Shard
 from gptd_rl.trajectories import Array, Trajectories
 
@@ -28,6 +29,8 @@ class Summary:
     largest_loss: float  # of 1 − γ over all steps
     distinct: Array | None  # distinct states, unless there are more than `limit` of them
     limit: int
+    n_segments: tuple[int, ...]  # of each shard
+    n_stretches: tuple[int, ...]  # of at most STRETCH steps, of each shard
 
     def __add__(self, other: Summary) -> Summary:
         """Of both data."""
@@ -43,6 +46,8 @@ class Summary:
             max(self.largest_loss, other.largest_loss),
             known,
             self.limit,
+            self.n_segments + other.n_segments,
+            self.n_stretches + other.n_stretches,
         )
 
 
@@ -60,6 +65,8 @@ def summarise(shard: Shard, limit: int) -> Summary:
         float((1.0 - data.discounts[inside]).max(initial=0.0)),
         distinct_up_to(data.states, limit),
         limit,
+        (data.n_segments,),
+        (data.cut(STRETCH).n_segments,),
     )
 
 
@@ -89,22 +96,65 @@ def distinct_up_to(states: Array, limit: int) -> Array | None:
 # -------------------------------------------------------------------------------------- samples
 
 
-def coarse(shard: Shard, share: float) -> Trajectories:
-    """A share of the states."""
-    return coarsen(shard.data, max(2, round(share * len(shard.data))))
+# They are the same however the data are cut into shards: what is taken depends on the place of a segment among all.
 
 
-def unbroken(shard: Shard, share: float) -> Trajectories:
-    """Unbroken stretches that hold a share of the states."""
-    return evenly(shard.data.cut(STRETCH), max(2, round(share * len(shard.data))))
+def sample(fleet: Fleet, summary: Summary, size: int, every: int = 1) -> Trajectories:
+    """About `size` states, thinned by `every`: of all segments where these are long, else of some of them."""
+    step = -(-summary.n_states // (size * every))
+    n_segments = sum(summary.n_segments)
+    if step == 1 or summary.n_states / n_segments >= 4 * step * every:
+        return joined(fleet.map(_thinned, step * every))
+    chosen = _evenly_spaced(n_segments, n_segments / step)
+    return joined(_picked(fleet, summary.n_segments, chosen, _some_segments, every))
+
+
+def excerpt(fleet: Fleet, summary: Summary, size: int) -> Trajectories:
+    """Unbroken stretches with about `size` states altogether."""
+    n_stretches = sum(summary.n_stretches)
+    chosen = _evenly_spaced(n_stretches, n_stretches * size / summary.n_states)
+    return joined(_picked(fleet, summary.n_stretches, chosen, _some_stretches))
+
+
+def _picked(
+    fleet: Fleet, counts: tuple[int, ...], chosen: NDArray[np.int64], function: Pass, *arguments: Any
+) -> Iterator[Trajectories]:
+    """Have `function` pick, from each shard, those of all the things it has that were chosen."""
+    first = 0
+    for recipe, count in zip(fleet.recipes, counts, strict=True):
+        inside = chosen[(chosen >= first) & (chosen < first + count)] - first
+        if inside.size:
+            yield from Fleet([recipe], fleet.hands).map(function, inside, *arguments)
+        first += count
+
+
+def _thinned(shard: Shard, every: int) -> Trajectories | None:
+    if every == 1:
+        return shard.data
+    try:
+        return shard.data.thin(every)
+    except ValueError:  # no segment is that long
+        return None
+
+
+def _some_segments(shard: Shard, chosen: NDArray[np.int64], every: int) -> Trajectories | None:
+    return _thinned(replace(shard, data=shard.data[chosen]), every)
+
+
+def _some_stretches(shard: Shard, chosen: NDArray[np.int64]) -> Trajectories:
+    return shard.data.cut(STRETCH)[chosen]
+
+
+def _evenly_spaced(n: int, n_kept: float) -> NDArray[np.int64]:
+    """About `n_kept` of the numbers below n, at least one of them."""
+    return np.unique(np.linspace(0, n - 1, min(n, max(1, round(n_kept)))).round().astype(np.int64))
 
 
 def evenly(data: Trajectories, size: int) -> Trajectories:
     """Evenly spaced segments with about `size` states altogether."""
     if len(data) <= size:
         return data
-    n_kept = max(1, round(data.n_segments * size / len(data)))
-    return data[np.linspace(0, data.n_segments - 1, n_kept).round().astype(int)]
+    return data[_evenly_spaced(data.n_segments, data.n_segments * size / len(data))]
 
 
 def joined(parts: Iterable[Trajectories]) -> Trajectories:

@@ -595,7 +595,6 @@ def test_an_exact_model_of_version_1_still_loads(thinning, tmp_path):
     assert_same_answers(w.partial_fit(data), copy(v).partial_fit(data), rtol=1e-12)
 
 
-@pytest.mark.xfail(reason="TypeError: cannot pickle '_thread.lock' object, which the cache of shards holds")
 @pytest.mark.parametrize("again", [deepcopy, lambda v: pickle.loads(pickle.dumps(v))], ids=["copied", "pickled"])
 def test_a_fitted_model_can_be_copied_and_pickled(again):
     """As exact ones can."""
