@@ -7,7 +7,7 @@ import json
 import pickle
 import re
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from copy import copy, deepcopy
 from dataclasses import dataclass
 from itertools import pairwise, takewhile
@@ -512,13 +512,13 @@ def test_further_data_of_another_width_are_refused(method):
 
 
 @pytest.fixture(scope="module")
-def large() -> Iterator[tuple[GPTD, Trajectories]]:
+def large() -> tuple[GPTD, Trajectories]:
     """A model of data that are much larger than the sample kept of them."""
     data = sampled(FOOLED, 6000)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(problems, "SAMPLE_SIZE", 300)
         patch.setattr(problems, "EXCERPT_SIZE", 300)
-        yield quick("ard", objective="thinned", thinning=10, subset_size=20).fit(in_shards(data)), data
+        return quick("ard", objective="thinned", thinning=10, subset_size=20).fit(in_shards(data)), data
 
 
 def test_a_sparse_model_comes_back_from_a_file(large, tmp_path):
