@@ -29,7 +29,7 @@ from gptd_rl.sources import Sources
 from gptd_rl.survey import Summary, evenly, excerpt, joined, sample, survey
 from gptd_rl.trajectories import Array, Trajectories
 
-# "auto" is exact up to this many distinct states: a fit then takes a minute at most.
+# "auto" is exact up to this many distinct states.
 EXACT_SIZE = 4000
 
 # States that the search sees before it goes to all of them, and the largest sample it treats exactly.
@@ -206,7 +206,7 @@ class Sparse:
         data = sample(fleet, summary, SAMPLE_SIZE)
         stretches = excerpt(fleet, summary, EXCERPT_SIZE)
         inputs = np.arange(summary.n_dims)
-        is_exact = summary.distinct is not None and len(summary.distinct) <= subset_size
+        is_exact = summary.n_distinct <= subset_size
         return cls(fleet, summary, data, stretches, noise, inputs, subset_size, tolerance, variance, is_exact)
 
     @property
@@ -323,13 +323,8 @@ class Sparse:
         basis = before.solution.basis
         seen = before.solution.statistics + more.sum(sparse.statistics, basis)
         posterior = self._posterior(model, every, basis, seen, more, before.noise_moments)
-        has_new_states = self.is_exact and len(_known(summary)) > len(_known(self.summary))
-        problem = replace(self, fleet=self.fleet + more, summary=summary, is_exact=self.is_exact and not has_new_states)
-        return problem, posterior
-
-
-def _known(summary: Summary) -> Array:
-    return summary.distinct if summary.distinct is not None else np.empty(summary.limit + 1)
+        still_exact = self.is_exact and summary.n_distinct == self.summary.n_distinct  # no state is new
+        return replace(self, fleet=self.fleet + more, summary=summary, is_exact=still_exact), posterior
 
 
 def open_problem(
@@ -363,7 +358,7 @@ def open_problem(
             "gamma is 1 and no episode terminates: the value is a sum without end. "
             "Use gamma < 1, or data with a terminal state."
         )
-    few = summary.distinct is not None and len(summary.distinct) <= (subset_size if method == "sparse" else EXACT_SIZE)
+    few = summary.n_distinct <= (subset_size if method == "sparse" else EXACT_SIZE)
     if method == "exact" or ((few or (method == "auto" and summary.n_states <= EXACT_SIZE)) and _fits(summary)):
         whole = data if isinstance(data, Trajectories) else joined(recipe.source.load() for recipe in fleet.recipes)
         return Exact(whole, noise, np.arange(whole.n_dims))
@@ -379,8 +374,8 @@ def open_fleet(data: Any, noise: Noise, gamma: float | None = None, executor: An
 def _fits(summary: Summary) -> bool:
     """Whether all data, and a matrix of all pairs of what will be their distinct states, fit into memory."""
     free = available_bytes()
-    n, u = summary.n_states, summary.n_states if summary.distinct is None else len(summary.distinct)
-    size = u if 2 * u <= n else n
+    n = summary.n_states
+    size = summary.n_distinct if 2 * summary.n_distinct <= n else n
     return free is None or 8 * (size**2 + n * (summary.n_dims + 8)) < 0.5 * free
 
 

@@ -13,7 +13,8 @@ threads, over machines. What v₀, b and σ² are does not matter to it. With ``
     var(x)  = σ²ψᵀM⁻¹ψ                               subset of regressors: too sure far from Z
             + v₀(1 − CᵀC(Z, Z)⁻¹C)                   projected process: what the basis cannot express
 
-Model selection uses the collapsed variational bound on the evidence, which has to pay for what the basis leaves out:
+Model selection uses the collapsed variational bound on the evidence (Titsias 2009), which has to pay for what the basis
+leaves out:
 
     −log p(r) ≤ ½ log det M/(σ²Λ) + ½ n log 2πσ² + (yᵀy − ‖ΨᵀFy‖²_{M⁻¹})/2σ² + v₀ tr(C_nn − C̃_nn)/2σ² + ½ log det HHᵀ
 """

@@ -5,7 +5,7 @@ would keep if V were known on the subset. Two ways to choose:
 
 - `incomplete_cholesky` looks at all candidates and takes the one with the largest residual next (paper, Section 4); or,
   if it may draw lots, one that lowers the *sum* of residuals much, which is what the sparse model pays for: of some
-  candidates drawn in proportion to their residuals, the best.
+  candidates drawn in proportion to their residuals (randomly pivoted Cholesky, Chen et al. 2023), the best.
 - `linearly_independent` reads the states once, in order, and takes each whose residual exceeds a tolerance: the test of
   approximate linear dependence (Engel et al.), which an online learner can apply.
 

@@ -32,6 +32,11 @@ class Summary:
     n_segments: tuple[int, ...]  # of each shard
     n_stretches: tuple[int, ...]  # of at most STRETCH steps, of each shard
 
+    @property
+    def n_distinct(self) -> float:
+        """Number of distinct states; infinite if there are more than `limit`."""
+        return np.inf if self.distinct is None else len(self.distinct)
+
     def __add__(self, other: Summary) -> Summary:
         """Of both data."""
         known = None
@@ -94,8 +99,6 @@ def distinct_up_to(states: Array, limit: int) -> Array | None:
 
 
 # -------------------------------------------------------------------------------------- samples
-
-
 # They are the same however the data are cut into shards: what is taken depends on the place of a segment among all.
 
 
