@@ -27,8 +27,8 @@ from threadpoolctl import threadpool_limits
 
 from gptd_rl.archive import UNREADABLE, TemporaryFolder
 from gptd_rl.observations import Noise
+from gptd_rl.shard_sources import File, InMemory, Source
 from gptd_rl.shards import Shard
-from gptd_rl.sources import File, InMemory, Source
 
 Pass = Callable[..., Any]
 

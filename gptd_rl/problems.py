@@ -25,7 +25,7 @@ from gptd_rl.observations import Noise, Observations, observe
 from gptd_rl.progress import Watch
 from gptd_rl.scales import Scales
 from gptd_rl.selection import Task, ladder
-from gptd_rl.sources import Sources
+from gptd_rl.shard_sources import Sources
 from gptd_rl.survey import Summary, evenly, excerpt, joined, sample, survey
 from gptd_rl.trajectories import Array, Trajectories
 

@@ -25,10 +25,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.testing import assert_allclose, assert_array_equal
 
-from gptd_rl import GPTD, Trajectories, archive, bound, problems, sources, sparse
+from gptd_rl import GPTD, Trajectories, archive, bound, problems, shard_sources, sparse
 from gptd_rl.fleet import ATTEMPTS, Cache, Dask, Fleet, Recipe, Threads, hands_for
+from gptd_rl.shard_sources import Episodes, File, Sources, split
 from gptd_rl.shards import Shard
-from gptd_rl.sources import Episodes, File, Sources, split
 from tests.helpers import MIXES, NOISES, assert_same, sample
 from tests.mdps import Walk, roll_out
 
@@ -375,17 +375,17 @@ def test_a_name_of_nothing(name, minari_root):
 
 def test_many_tiny_shards_are_laid_together_and_keep_their_names():
     segments = list(wander(700))
-    assert len(segments) > sources.MANY
+    assert len(segments) > shard_sources.MANY
     n = len(segments)
     (only,) = Sources.of(segments)
     assert only.name == f"shard 1 of {n} to shard {n} of {n}"
     assert_same(only.load(), Trajectories.concatenate(segments))
-    assert len(Sources.of(segments[: sources.MANY])) == sources.MANY, "a few are left as they are"
+    assert len(Sources.of(segments[: shard_sources.MANY])) == shard_sources.MANY, "a few are left as they are"
 
 
 def test_tiny_shards_are_laid_together_only_as_far_as_they_fit(files, monkeypatch):
-    monkeypatch.setattr(sources, "MANY", 4)
-    monkeypatch.setattr(sources, "SHARD_SIZE", 30)
+    monkeypatch.setattr(shard_sources, "MANY", 4)
+    monkeypatch.setattr(shard_sources, "SHARD_SIZE", 30)
     wide, acting = sample([(2, True)], n_dims=3), with_actions(PARTS[1])
     shards = Sources.of([PARTS[1], PARTS[1], wide, acting, acting, files[1], PARTS[1], PARTS[3], PARTS[1]])
     names = [shard.name.split(" (")[0] for shard in shards]
@@ -469,7 +469,7 @@ def test_minari_datasets_without_discounts_need_one(foreign_dataset):
 
 
 def test_large_minari_datasets_are_read_piece_by_piece(dataset, monkeypatch):
-    monkeypatch.setattr(sources, "SHARD_SIZE", 30)
+    monkeypatch.setattr(shard_sources, "SHARD_SIZE", 30)
     shards = Sources.of(dataset)
     assert len(shards) > 3
     assert all(isinstance(shard, Episodes) for shard in shards)
@@ -603,9 +603,11 @@ class Counted(File):
 @pytest.fixture
 def counted(files, tmp_path, monkeypatch) -> list[Counted]:
     """PARTS as files that count, which fit accepts for the time being."""
-    original = sources._shards_of
+    original = shard_sources._shards_of
     monkeypatch.setattr(
-        sources, "_shards_of", lambda item, gamma: iter([item]) if isinstance(item, File) else original(item, gamma)
+        shard_sources,
+        "_shards_of",
+        lambda item, gamma: iter([item]) if isinstance(item, File) else original(item, gamma),
     )
     return [Counted(str(path), log=str(tmp_path / "log")) for path in files]
 
