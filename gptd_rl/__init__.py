@@ -3,6 +3,7 @@
 from gptd_rl.collect import CollectionError, collect
 from gptd_rl.envs import register_environments
 from gptd_rl.gptd import GPTD
+from gptd_rl.gptdq import GPTDQ
 from gptd_rl.kernels import SquaredExponential
 from gptd_rl.metrics import ARD, FactorAnalysis, Isotropic
 from gptd_rl.online import OnlineGPTD, Transition
@@ -15,6 +16,7 @@ register_environments()
 __all__ = [
     "ARD",
     "GPTD",
+    "GPTDQ",
     "CollectionError",
     "FactorAnalysis",
     "Isotropic",

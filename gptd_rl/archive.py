@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import tempfile
+import threading
 import weakref
 import zipfile
 import zlib
@@ -26,6 +27,10 @@ UNREADABLE = (
     NotImplementedError,
     np.linalg.LinAlgError,
 )
+
+# NumPy parses the header of each array as Python source, which CPython 3.11 cannot do in two threads at once: now and
+# then it fails with "AST constructor recursion depth mismatch".
+_READING = threading.Lock()
 
 
 class TemporaryFolder:
@@ -56,5 +61,5 @@ def read(path: str | os.PathLike[str]) -> dict[str, Any]:
     path = Path(path)
     if path.is_file() and not zipfile.is_zipfile(path):
         raise ValueError("it is no whole archive")
-    with path.open("rb") as file, np.load(file, allow_pickle=False) as archive:
+    with _READING, path.open("rb") as file, np.load(file, allow_pickle=False) as archive:
         return {name: archive[name] for name in archive.files}

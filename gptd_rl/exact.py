@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import reduce
+from operator import add
 
 import numpy as np
 
@@ -39,6 +41,10 @@ class Evidence:
         complexity, fit, n_rows = np.mean([(e.complexity, e.data_fit, e.n_rows) for e in each], axis=0)
         return cls(float(complexity), float(fit), float(n_rows))
 
+    def __add__(self, other: Evidence) -> Evidence:
+        """Of independent data."""
+        return Evidence(self.complexity + other.complexity, self.data_fit + other.data_fit, self.n_rows + other.n_rows)
+
 
 def covariance(model: Model, seen: Observations, scratch: Array | None = None) -> Array:
     """Lower triangle of S = FᵀKF + σ²I, of shape (q, q); in `scratch`, of shape (u, u), where that can be."""
@@ -50,26 +56,45 @@ def covariance(model: Model, seen: Observations, scratch: Array | None = None) -
 
 def factorise(model: Model, seen: Observations, scratch: Array | None = None) -> Array:
     """Cholesky factor of S, of shape (q, q)."""
-    return linalg.cholesky(lambda: covariance(model, seen, scratch))
+    parts = seen.parts(model.kernel)
+    if len(parts) == 1:
+        return linalg.cholesky(lambda: covariance(model, seen, scratch))
+    L = np.zeros((len(seen.targets), len(seen.targets)))
+    for rows, part in parts:
+        L[np.ix_(rows, rows)] = factorise(model, part)
+    return L
 
 
 def evidence(model: Model, seen: Observations, scratch: Array | None = None) -> Evidence:
     """Log marginal likelihood of the rewards."""
-    L = factorise(model, seen, scratch)
-    w = linalg.solve(L, seen.targets)
-    return _evidence(model, seen, L, w)
+    return reduce(add, (_solve(model, part, _room(scratch, part))[0] for _, part in seen.parts(model.kernel)))
 
 
 def evidence_and_gradient(model: Model, seen: Observations, scratch: Array | None = None) -> tuple[Evidence, Array]:
     """Log marginal likelihood, and the gradient of *minus* it with respect to θ."""
+    values, gradients = [], []
+    for _, part in seen.parts(model.kernel):
+        value, L, w = _solve(model, part, _room(scratch, part))
+        # ∂(−log p)/∂S = ½(S⁻¹ − wwᵀ)
+        A = linalg.add_outer_in_place(linalg.inverse_in_place(L), -1.0, w)
+        # The scatter and the left-over rows see the noise only.
+        left_over = part.n_left_over - part.scatter / model.noise_variance
+        values.append(value)
+        gradients.append(0.5 * gradient(model, part, A, left_over))
+    return reduce(add, values), np.sum(gradients, axis=0)
+
+
+def _solve(model: Model, seen: Observations, scratch: Array | None) -> tuple[Evidence, Array, Array]:
+    """Evidence, the factor of S and w = S⁻¹y, of shape (q,)."""
     L = factorise(model, seen, scratch)
-    w = linalg.solve(L, seen.targets)  # S⁻¹y  [q]
-    value = _evidence(model, seen, L, w)
-    # ∂(−log p)/∂S = ½(S⁻¹ − wwᵀ)
-    A = linalg.add_outer_in_place(linalg.inverse_in_place(L), -1.0, w)
-    # The scatter and the left-over rows see the noise only.
-    left_over = seen.n_left_over - seen.scatter / model.noise_variance
-    return value, 0.5 * gradient(model, seen, A, left_over)
+    w = linalg.solve(L, seen.targets)
+    return _evidence(model, seen, L, w), L, w
+
+
+def _room(scratch: Array | None, part: Observations) -> Array | None:
+    """As much of `scratch` as a part needs."""
+    u = len(part.states)
+    return scratch if scratch is None or len(scratch) == u else scratch.reshape(-1)[: u * u].reshape(u, u)
 
 
 def gradient(model: Model, seen: Observations, A: Array, beside: float = 0.0) -> Array:
@@ -149,6 +174,17 @@ class Posterior:
     def variance(self, states: Array) -> Array:
         """Posterior variance of V under the noise model as it stands, of shape (m,)."""
         return in_chunks(lambda x: self._variance(x)[0], states)
+
+    def covariance(self, states: Array) -> Array:
+        """Posterior covariance of V between all pairs of states, of shape (m, m)."""
+        K = self.model.kernel(states)
+        half = linalg.half_solve(self.L, self.seen.operator.observe(self.model.kernel(self.seen.states, states)))
+        # paper eq. (10) for pairs: k(x, x') − k(x)ᵀF S⁻¹ Fᵀk(x')
+        covariance = K - half.T @ half
+        # What the subtraction leaves uncertain, as in `_variance`.
+        resolution = K.diagonal() * np.finfo(np.float64).eps * max(len(self.L), len(K))
+        covariance.flat[:: len(K) + 1] += resolution
+        return covariance
 
     def martingale_variance(self, states: Array) -> Array:
         """Variance of the error of the posterior mean when the noise is what it is in a Markov chain, of shape (m,).

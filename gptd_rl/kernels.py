@@ -11,7 +11,7 @@ Symmetric matrices are kept as their lower triangle in a C-ordered array; what s
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -110,6 +110,23 @@ class SquaredExponential:
         """k(x, x) for each state, of shape (n_states,)."""
         return np.full(len(states), self.signal_variance + self.bias)
 
+    def blocks(self, states: Array) -> list[NDArray[np.int64]]:
+        """Groups of states between which K is zero, as row numbers: here all are in one."""
+        return [np.arange(len(states))]
+
+    @property
+    def n_levels(self) -> int:
+        """Number of levels that V varies around: one, or none without a bias."""
+        return int(self.bias > 0.0)
+
+    def levels(self, states: Array) -> Array:
+        """With which weight each state has each level, of shape (n_states, n_levels)."""
+        return np.ones((len(states), self.n_levels))
+
+    def level_precision(self) -> tuple[Array, float]:
+        """R⁻¹, of shape (n_levels, n_levels), and log det R, where the levels have the prior covariance b·R."""
+        return np.ones((self.n_levels, self.n_levels)), 0.0
+
     def lower(self, states: Array, out: Array | None = None) -> Array:
         """Lower triangle of K, of shape (n_states, n_states), in `out` if given."""
         pair = _Pair.of(self.metric, states, states)
@@ -158,6 +175,152 @@ class SquaredExponential:
     def _gradient(self, sums: _Sums) -> Array:
         v0 = self.signal_variance
         return np.concatenate([[v0 * sums.B, self.bias * sums.A], self.metric.pull_back(v0 * sums.omega)])
+
+
+@dataclass(frozen=True, eq=False)
+class ActionKernel(SquaredExponential):
+    """The covariance of Q: that of V times 1 where the actions are the same, and ρ where they are not.
+
+    States are pairs [x, a]: the last column numbers the action. The metric is over the columns before it, and θ is
+    that of `SquaredExponential`. With ρ = 0, which is the δ(a, a') of GPTD for control, each action has a value
+    function of its own: K is block diagonal, and nothing is computed outside the blocks.
+
+    Parameters
+    ----------
+    metric, signal_variance, bias, fixed
+        As in `SquaredExponential`, for states without the action.
+    n_actions : int
+        Actions are numbered from 0 to n_actions − 1.
+    action_correlation : float
+        ρ, from 0 to below 1.
+    """
+
+    n_actions: int = 1
+    action_correlation: float = 0.0
+
+    def __init__(
+        self,
+        metric: Metric,
+        signal_variance: float = 1.0,
+        bias: float = 1.0,
+        fixed: Iterable[str] = (),
+        n_actions: int = 1,
+        action_correlation: float = 0.0,
+    ) -> None:
+        super().__init__(metric, signal_variance, bias, fixed)
+        if not 0.0 <= action_correlation < 1.0:
+            raise ValueError(f"action_correlation must lie in [0, 1); got {action_correlation}.")
+        object.__setattr__(self, "n_actions", int(n_actions))
+        object.__setattr__(self, "action_correlation", float(action_correlation))
+
+    def blocks(self, states: Array) -> list[NDArray[np.int64]]:
+        """Row numbers of each action's states, if actions do not correlate."""
+        if self.action_correlation:
+            return super().blocks(states)
+        return [np.flatnonzero(states[:, -1] == action) for action in np.unique(states[:, -1])]
+
+    @property
+    def n_levels(self) -> int:
+        """One level for each action, or none without a bias."""
+        return self.n_actions if self.bias > 0.0 else 0
+
+    def levels(self, states: Array) -> Array:
+        """1 in the column of each state's action, of shape (n_states, n_levels)."""
+        return (states[:, -1:] == np.arange(self.n_levels)).astype(np.float64)
+
+    def level_precision(self) -> tuple[Array, float]:
+        """R⁻¹ and log det R for R = (1−ρ)I + ρ11ᵀ."""
+        n, rho = self.n_levels, self.action_correlation
+        if n == 0:
+            return np.zeros((0, 0)), 0.0
+        # det R = (1−ρ)ⁿ⁻¹(1−ρ+nρ)        R⁻¹ = (I − 11ᵀρ/(1−ρ+nρ))/(1−ρ)
+        largest = 1.0 - rho + n * rho
+        inverse = (np.eye(n) - rho / largest) / (1.0 - rho)
+        return inverse, float((n - 1) * np.log1p(-rho) + np.log(largest))
+
+    def __call__(self, states: Array, others: Array | None = None) -> Array:
+        """K between two sets of pairs, of shape (n_states, n_others)."""
+        others = states if others is None else others
+        return self._fill(np.empty((len(states), len(others))), super().__call__, states, others)
+
+    def correlation(self, states: Array, others: Array, out: Array | None = None) -> Array:
+        """C between two sets of pairs, of shape (n_states, n_others): K without v₀ and b."""
+        out = np.empty((len(states), len(others))) if out is None else out
+        return self._fill(out, super().correlation, states, others)
+
+    def paired_correlation(self, states: Array, others: Array) -> Array:
+        """C between each pair and the other of the same row, of shape (n_states,)."""
+        same = states[:, -1] == others[:, -1]
+        return super().paired_correlation(states[:, :-1], others[:, :-1]) * np.where(same, 1.0, self.action_correlation)
+
+    def lower(self, states: Array, out: Array | None = None) -> Array:
+        """Lower triangle of K, of shape (n_states, n_states), in `out` if given."""
+        K = np.empty((len(states), len(states))) if out is None else out
+        if self.action_correlation:
+            return self._tie_lower(super().lower(states[:, :-1], K), states)
+        K[:] = 0.0
+        for rows in self.blocks(states):
+            K[np.ix_(rows, rows)] = super().lower(states[rows, :-1])
+        return K
+
+    def contract(self, A: Array, states: Array, others: Array) -> Array:
+        """Σ_ij A_ij ∂K_ij/∂θ for a full `A` of shape (n_states, n_others)."""
+        return super().contract(A * self._ties(states, others), states[:, :-1], others[:, :-1])
+
+    def contract_correlation(self, A: Array, states: Array, others: Array, C: Array) -> Array:
+        """∂L/∂Ω, of shape (n_dims, n_dims), from A = ∂L/∂C and the correlation C, which is overwritten."""
+        if self.action_correlation:
+            return super().contract_correlation(A, states[:, :-1], others[:, :-1], C)
+        omega = np.zeros((self.metric.n_dims, self.metric.n_dims))
+        for rows, columns in _same_action(states, others):
+            block = np.ix_(rows, columns)
+            omega += super().contract_correlation(A[block], states[rows, :-1], others[columns, :-1], C[block])
+        return omega
+
+    def contract_paired_correlation(self, a: Array, states: Array, others: Array) -> Array:
+        """∂L/∂Ω, of shape (n_dims, n_dims), from a = ∂L/∂(paired correlation), of shape (n_states,)."""
+        a = np.where(states[:, -1] == others[:, -1], a, self.action_correlation * a)
+        plain = SquaredExponential(self.metric)
+        return plain.contract_paired_correlation(a, states[:, :-1], others[:, :-1])
+
+    def contract_lower(self, A: Array, states: Array) -> Array:
+        """Σ_ij A_ij ∂K_ij/∂θ for a symmetric `A` of which the lower triangle is read, and overwritten if ρ > 0."""
+        if self.action_correlation:
+            return super().contract_lower(self._tie_lower(A, states), states[:, :-1])
+        return np.sum(
+            [
+                super(ActionKernel, self).contract_lower(A[np.ix_(rows, rows)], states[rows, :-1])
+                for rows in self.blocks(states)
+            ],
+            axis=0,
+        )
+
+    def _fill(self, K: Array, between: Callable[[Array, Array], Array], states: Array, others: Array) -> Array:
+        """Fill K by a function of states without actions: everywhere and scaled, or in the blocks only."""
+        if self.action_correlation:
+            K[:] = between(states[:, :-1], others[:, :-1])
+            K *= self._ties(states, others)
+            return K
+        K[:] = 0.0
+        for rows, columns in _same_action(states, others):
+            K[np.ix_(rows, columns)] = between(states[rows, :-1], others[columns, :-1])
+        return K
+
+    def _ties(self, states: Array, others: Array) -> Array:
+        """1 where the actions are the same and ρ elsewhere, of shape (n_states, n_others)."""
+        return np.where(states[:, -1:] == others[:, -1], 1.0, self.action_correlation)
+
+    def _tie_lower(self, K: Array, states: Array) -> Array:
+        """Scale the lower triangle of K by the ties, in place."""
+        for rows, columns in lower_tiles(len(states)):
+            K[rows, columns] *= self._ties(states[rows], states[columns])
+        return K
+
+
+def _same_action(states: Array, others: Array) -> Iterator[tuple[NDArray[np.int64], NDArray[np.int64]]]:
+    """For each action that both sets of pairs have, the rows in which they have it."""
+    for action in np.intersect1d(states[:, -1], others[:, -1]):
+        yield np.flatnonzero(states[:, -1] == action), np.flatnonzero(others[:, -1] == action)
 
 
 def lower_tiles(n: int) -> Iterator[tuple[slice, slice]]:

@@ -20,7 +20,7 @@ visits that no value function explains. So a run over u distinct states costs O(
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal, Protocol
 
 import numpy as np
@@ -28,11 +28,16 @@ from numpy.typing import NDArray
 from scipy import linalg as dense
 from scipy import sparse
 
+from gptd_rl.kernels import SquaredExponential
 from gptd_rl.linalg import symmetrise_in_place
 from gptd_rl.temporal import TemporalDifference
 from gptd_rl.trajectories import Array, Trajectories
 
 Noise = Literal["stochastic", "deterministic"]
+
+# Places without a target, and their share of all, from which it pays to leave them out.
+MANY_IDLE = 100
+IDLE_SHARE = 0.1
 
 
 class Operator(Protocol):
@@ -189,6 +194,43 @@ class Differences:
 
 
 @dataclass(frozen=True, eq=False)
+class Packed:
+    """Another F without the places that hold no target: a smaller S where many segments were truncated."""
+
+    inner: Reflection | Differences
+    places: NDArray[np.int64]  # that hold a target  [q]
+
+    @property
+    def n_targets(self) -> int:
+        """One target per row of H."""
+        return len(self.places)
+
+    def observe(self, values: Array) -> Array:
+        """Fᵀ·values."""
+        return self.inner.observe(values)[self.places]
+
+    def spread(self, weights: Array) -> Array:
+        """F·weights."""
+        return self.inner.spread(self.unpack(weights))
+
+    def unpack(self, weights: Array) -> Array:
+        """Weights with a zero in each place that holds no target."""
+        out = np.zeros((self.inner.n_targets, *weights.shape[1:]))
+        out[self.places] = weights
+        return out
+
+    def observe_covariance(self, K: Array) -> Array:
+        """FᵀKF."""
+        return self.inner.observe_covariance(K)[np.ix_(self.places, self.places)]
+
+    def spread_gradient(self, A: Array) -> Array:
+        """FAFᵀ."""
+        whole = np.zeros((self.inner.n_targets, self.inner.n_targets))
+        whole[np.ix_(self.places, self.places)] = A
+        return self.inner.spread_gradient(whole)
+
+
+@dataclass(frozen=True, eq=False)
 class Merged:
     """F = R with RRᵀ = G, the weights with which all visits together see the distinct states.
 
@@ -270,6 +312,30 @@ class Observations:
         """Rows without a target of their own (merged away), less the places that hold no target."""
         return self.n_rows - self.operator.n_targets
 
+    def parts(self, kernel: SquaredExponential) -> list[tuple[NDArray[np.int64], Observations]]:
+        """Parts that know nothing of each other, each with its rows among the targets: S is block diagonal over them.
+
+        So it is if the kernel has K block diagonal, and every target sees a single state. The parts have no visits.
+        """
+        blocks = kernel.blocks(self.states) if isinstance(self.operator, Scaling) else []
+        if len(blocks) <= 1:
+            return [(np.arange(len(self.states)), self)]
+        return [(rows, self._part(rows, self.scatter / len(blocks))) for rows in blocks]
+
+    def _part(self, rows: NDArray[np.int64], scatter: float) -> Observations:
+        """Some of the targets, with a share of the scatter: only its sum over the parts has a meaning."""
+        assert isinstance(self.operator, Scaling)
+        weights = self.operator.weights[rows]
+        return replace(
+            self,
+            states=self.states[rows],
+            targets=self.targets[rows],
+            operator=Scaling(weights),
+            n_rows=round(float((weights**2).sum())),
+            scatter=scatter,
+            visits=None,
+        )
+
     def reward_weights(self, g: Array) -> Array:
         """Turn weights on targets, of shape (q, m), into weights on rewards: ``gᵀy = uᵀr``; of shape (n, m)."""
         if self.visits is not None:
@@ -279,7 +345,7 @@ class Observations:
                 return self.H.apply(per_visit)
             per_visit = self.H.project(per_visit)
         elif self.noise == "deterministic":
-            return g
+            return self.operator.unpack(g) if isinstance(self.operator, Packed) else g
         else:
             per_visit = self.operator.spread(g)
         # Hᵀu = a: u_t = a_t + γ_{t−1} u_{t−1} along each segment
@@ -331,13 +397,23 @@ def _merge_visits(data: Trajectories, H: TemporalDifference, returns: Array, mer
     )
 
 
+def _pack(whole: Observations) -> Observations:
+    """Leave out the places that hold no target, if there are many."""
+    places = np.flatnonzero(whole.H.has_row)
+    n_idle = len(whole.targets) - len(places)
+    if n_idle < max(MANY_IDLE, IDLE_SHARE * len(whole.targets)):
+        return whole
+    assert isinstance(whole.operator, Reflection | Differences)
+    return replace(whole, targets=whole.targets[places], operator=Packed(whole.operator, places))
+
+
 def _merge_tied(whole: Observations) -> Observations:
-    """Merge visits where F is not diagonal, if that makes the problem smaller by half or more."""
+    """Merge visits where F is not diagonal, if that makes the problem smaller by half or more; else pack it."""
     data, H = whole.data, whole.H
     states, visits = distinct(data.states)
     n, u = len(data), len(states)
     if 2 * u > n:
-        return whole
+        return _pack(whole)
     E = sparse.csr_array((np.ones(n), (np.arange(n), visits)), shape=(n, u))
     if whole.noise == "deterministic":
         rows = H.sparse() @ E
@@ -349,7 +425,7 @@ def _merge_tied(whole: Observations) -> Observations:
         Z = sparse.csr_array((z, (H.segment_of, visits)), shape=(H.n_segments, u))
         G = np.diag(np.bincount(visits).astype(np.float64)) - (Z.T @ Z).toarray()  # EᵀΠE
     if np.trace(G) <= 1e-12 * n:  # γ = 1 from a state into itself: the rewards say nothing of V
-        return whole
+        return _pack(whole)
     operator = Merged.of(G)
     seen: Array = E.T @ whole.operator.spread(whole.targets)  # EᵀFy
     targets = operator.inverse.T @ seen  # R⁺EᵀFy

@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gptd_rl import exact, objectives, sparse
+from gptd_rl.actions import NO_ACTIONS, Actions
 from gptd_rl.bound import Bound, Choice, FixedBound
 from gptd_rl.exact import Evidence
 from gptd_rl.fleet import Fleet, Recipe, available_bytes, hands_for
@@ -57,6 +58,11 @@ class Problem(Protocol):
     @property
     def inputs(self) -> NDArray[np.int64]:
         """The state variables in use."""
+        ...
+
+    @property
+    def actions(self) -> Actions:
+        """What the last columns of a state say about an action: nothing, unless states are pairs."""
         ...
 
     @property
@@ -115,6 +121,7 @@ class Exact:
     data: Trajectories
     noise: Noise
     inputs: NDArray[np.int64]
+    actions: Actions = NO_ACTIONS
 
     @property
     def is_exact(self) -> bool:
@@ -134,7 +141,7 @@ class Exact:
     @cached_property
     def scales(self) -> Scales:
         """Sizes of values and inputs."""
-        return Scales.of(self.excerpt)
+        return Scales.of(self.excerpt, self.actions.n_labels)
 
     @cached_property
     def seen(self) -> Observations:
@@ -191,6 +198,7 @@ class Sparse:
     tolerance: float | None
     variance: sparse.Variance
     is_exact: bool  # every distinct state is in the basis
+    actions: Actions = NO_ACTIONS
 
     @classmethod
     def of(
@@ -201,13 +209,14 @@ class Sparse:
         subset_size: int,
         tolerance: float | None,
         variance: sparse.Variance,
+        actions: Actions = NO_ACTIONS,
     ) -> Sparse:
         """Take samples of the shards."""
         data = sample(fleet, summary, SAMPLE_SIZE)
         stretches = excerpt(fleet, summary, EXCERPT_SIZE)
         inputs = np.arange(summary.n_dims)
         is_exact = summary.n_distinct <= subset_size
-        return cls(fleet, summary, data, stretches, noise, inputs, subset_size, tolerance, variance, is_exact)
+        return cls(fleet, summary, data, stretches, noise, inputs, subset_size, tolerance, variance, is_exact, actions)
 
     @property
     def n_dims(self) -> int:
@@ -227,7 +236,7 @@ class Sparse:
     @cached_property
     def scales(self) -> Scales:
         """Sizes of values and inputs, from the sample."""
-        return Scales.of(self.sample)
+        return Scales.of(self.sample, self.actions.n_labels)
 
     @cached_property
     def choice(self) -> Choice:
@@ -337,6 +346,7 @@ def open_problem(
     variance: sparse.Variance,
     gamma: float | None = None,
     executor: Any = None,
+    actions: Actions = NO_ACTIONS,
 ) -> Exact | Sparse:
     """Look at `data` and decide how to hold them.
 
@@ -350,6 +360,8 @@ def open_problem(
     gamma : float, optional
         Discount, for Minari datasets that do not keep it.
     executor : concurrent.futures.Executor, optional
+    actions : NoActions, Discrete or Box
+        What the last columns of states say about an action.
     """
     fleet = open_fleet(data, noise, gamma, executor)
     summary = survey(fleet, limit=max(subset_size, EXACT_SIZE))
@@ -361,8 +373,8 @@ def open_problem(
     few = summary.n_distinct <= (subset_size if method == "sparse" else EXACT_SIZE)
     if method == "exact" or ((few or (method == "auto" and summary.n_states <= EXACT_SIZE)) and _fits(summary)):
         whole = data if isinstance(data, Trajectories) else joined(recipe.source.load() for recipe in fleet.recipes)
-        return Exact(whole, noise, np.arange(whole.n_dims))
-    return Sparse.of(fleet, summary, noise, subset_size, tolerance, variance)
+        return Exact(whole, noise, np.arange(whole.n_dims), actions)
+    return Sparse.of(fleet, summary, noise, subset_size, tolerance, variance, actions)
 
 
 def open_fleet(data: Any, noise: Noise, gamma: float | None = None, executor: Any = None) -> Fleet:

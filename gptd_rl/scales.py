@@ -23,8 +23,8 @@ class Scales:
     constant: NDArray[np.bool_]  # which inputs are constant  [D]
 
     @classmethod
-    def of(cls, data: Trajectories) -> Scales:
-        """Measure `data`."""
+    def of(cls, data: Trajectories, n_labels: int = 0) -> Scales:
+        """Measure `data`, whose last `n_labels` columns are names rather than inputs."""
         H = TemporalDifference.of(data)
         z = H.null_vectors()
         returns = H.returns(data.rewards)
@@ -33,8 +33,9 @@ class Scales:
         variance = float(returns.var())
         if variance <= 1e-12 * level**2:
             variance = level**2 or 1.0
-        constant = np.ptp(data.states, axis=0) <= 1e-12 * np.abs(data.states).max(axis=0)
-        return cls(variance, level, np.where(constant, 1.0, data.states.std(axis=0)), constant)
+        inputs = data.states[:, : data.n_dims - n_labels]
+        constant = np.ptp(inputs, axis=0) <= 1e-12 * np.abs(inputs).max(axis=0)
+        return cls(variance, level, np.where(constant, 1.0, inputs.std(axis=0)), constant)
 
     def bounds(self, model: Model, noise_floor: float) -> tuple[Array, Array]:
         """Lower and upper bounds of θ; parameters that are held, and constant inputs, get equal ones."""

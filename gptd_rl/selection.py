@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gptd_rl import exact, objectives
+from gptd_rl.actions import NO_ACTIONS, Actions
 from gptd_rl.kernels import SquaredExponential
 from gptd_rl.metrics import ARD, FactorAnalysis, Isotropic
 from gptd_rl.model import NOISE, Model
@@ -73,8 +74,7 @@ def grow_rank(model: Model, scales: Scales, rng: np.random.Generator) -> Model:
     before = metric.loadings if isinstance(metric, FactorAnalysis) else np.zeros((len(column), 0))
     a = metric.a if isinstance(metric, ARD | FactorAnalysis) else metric.relevances
     grown = FactorAnalysis(a, np.column_stack([before, column]))
-    kernel = SquaredExponential(grown, model.kernel.signal_variance, model.kernel.bias)
-    return Model(kernel, model.noise_variance, model.noise_is_fixed)
+    return replace(model, kernel=replace(model.kernel, metric=grown))
 
 
 # -------------------------------------------------------------------------------------- one search
@@ -394,11 +394,13 @@ class Plan:
     warm: Model | None = None  # a model to start from, beside the guesses
     near: Model | None = None  # a model near the optimum of its variant, which needs no guesses
     report: Watch | None = None
+    actions: Actions = NO_ACTIONS  # in the last columns of what are called states
 
     def guesses(self, kind: str, rank: int, scales: Scales) -> list[Model]:
         """Where to start a variant."""
         rng = np.random.default_rng(self.seed)
         models = first_guesses(kind, scales, rank, rng, self.n_restarts)
+        models = [replace(m, kernel=self.actions.tie(m.kernel)) for m in models]
         if self.warm is not None and len(self.warm.theta) == len(models[0].theta):
             models.append(self.warm)
         if self.noise_variance is not None:
@@ -470,7 +472,7 @@ def _own(kernel: SquaredExponential, scales: Scales, plan: Plan) -> tuple[str, i
     rank = metric.rank if isinstance(metric, FactorAnalysis) else 0
     kind = "isotropic" if isinstance(metric, Isotropic) else "ard" if isinstance(metric, ARD) else "factor"
     guesses = plan.guesses(kind, rank, scales)
-    own = replace(guesses[0], kernel=kernel)
+    own = replace(guesses[0], kernel=plan.actions.tie(kernel))
     held = ~own.is_free
     others = [own.with_theta(np.where(held, own.theta, g.theta)) for g in guesses]
     return kind, rank, [own, *others]

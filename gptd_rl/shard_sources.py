@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import uuid
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Protocol
@@ -122,6 +122,8 @@ class Sources(Sequence[Source]):
         gamma : float, optional
             Discount, for Minari datasets that do not keep it.
         """
+        if isinstance(data, Sources):
+            return data
         if isinstance(data, Iterator):
             folder = TemporaryFolder()
             return cls(_put_aside(data, gamma, folder.path), folder)
@@ -129,6 +131,26 @@ class Sources(Sequence[Source]):
         if not is_one and not isinstance(data, Iterable):
             raise _unknown(data)
         return cls(shard for item in ([data] if is_one else data) for shard in _shards_of(item, gamma))
+
+    def changed(self, change: Callable[[Trajectories], Trajectories | None]) -> Sources | None:
+        """Shards that `change` makes of these, now and once; None if it leaves out all of them, by None.
+
+        Shards that were not in memory are put aside in a temporary folder.
+        """
+        folder = TemporaryFolder()
+        shards = list(self._changed(change, folder.path))
+        return Sources(shards, folder) if shards else None
+
+    def _changed(self, change: Callable[[Trajectories], Trajectories | None], folder: Path) -> Iterator[Source]:
+        for number, source in enumerate(self._shards):
+            try:
+                data = change(source.load())
+            except (TypeError, ValueError) as error:
+                raise type(error)(f"{source.name}: {error}" if len(self) > 1 else str(error)) from None
+            if data is not None and isinstance(source, InMemory):
+                yield InMemory(data, source.name)
+            elif data is not None:
+                yield File(str(data.save(folder / f"{number}.npz")), source.name)
 
 
 def _shards_of(item: Any, gamma: float | None) -> Iterator[Source]:

@@ -5,9 +5,10 @@ Between the m basis states Z the value function is a weighted sum of correlation
     V(x) = ψ(x)ᵀw        ψ(x) = [C(x, Z), 1]        w ~ N(0, Λ⁻¹)        Λ = diag(C(Z, Z)/v₀, 1/b)
 
 This is the paper's *subset of regressors* (Section 4), except that the level b, which needs no states to stand for it,
-is a regressor of its own and so exact. All that a model with metric Ω has to know of the data is one Gram matrix,
-``[FᵀΨ, y]ᵀ[FᵀΨ, y]``, where y and F are those of `observations`. It is a sum over segments: over blocks of rows, over
-threads, over machines. What v₀, b and σ² are does not matter to it. With ``S = ΨᵀFFᵀΨ`` and ``M = S + σ²Λ``,
+is a regressor of its own and so exact; for Q, one for each action. All that a model with metric Ω has to know of the
+data is one Gram matrix, ``[FᵀΨ, y]ᵀ[FᵀΨ, y]``, where y and F are those of `observations`. It is a sum over segments:
+over blocks of rows, over threads, over machines. What v₀, b and σ² are does not matter to it. With ``S = ΨᵀFFᵀΨ`` and
+``M = S + σ²Λ``,
 
     mean(x) = ψᵀM⁻¹ΨᵀFy                              (paper, Section 4.1)
     var(x)  = σ²ψᵀM⁻¹ψ                               subset of regressors: too sure far from Z
@@ -40,7 +41,7 @@ Variance = Literal["projected_process", "subset_of_regressors"]
 
 @dataclass(frozen=True, eq=False)
 class Basis:
-    """The regressors: correlations with m states, and a constant if the kernel has a bias.
+    """The regressors: correlations with m states, and the constants of a kernel with a bias: one, or one per action.
 
     With C(Z, Z) = LLᵀ, a *whitened* basis has L⁻¹C(Z, x) instead of C(Z, x): the same model with Λ = diag(I/v₀, 1/b).
     It costs one more triangular product per block, and keeps its digits where states of the basis nearly represent
@@ -53,19 +54,14 @@ class Basis:
 
     def __len__(self) -> int:
         """Number m' of regressors."""
-        return len(self.states) + self.has_bias
-
-    @property
-    def has_bias(self) -> bool:
-        """Whether there is a constant among them."""
-        return self.kernel.bias > 0.0
+        return len(self.states) + self.kernel.n_levels
 
     def features(self, states: Array) -> Array:
         """Ψ, of shape (n, m')."""
         C = self.kernel.correlation(states, self.states)
         if self.whitened:
             C = linalg.half_solve(self._factor_and_jitter[0], C.T).T
-        return np.column_stack([C, np.ones(len(C))]) if self.has_bias else C
+        return np.column_stack([C, self.kernel.levels(states)])
 
     def whiten_in_place(self, rows: Array) -> None:
         """Whiten the correlations in `rows` = [C, …], of shape (c, w), a contiguous array; the rest stays."""
@@ -123,14 +119,28 @@ class Basis:
         """Λ, the prior precision of the weights, of shape (m', m')."""
         m, full = len(self.states), np.zeros((len(self), len(self)))
         full[:m, :m] = self.correlation / self.kernel.signal_variance
-        if self.has_bias:
-            full[m, m] = 1.0 / self.kernel.bias
+        if len(self) > m:
+            full[m:, m:] = self.kernel.level_precision()[0] / self.kernel.bias
         return full
+
+    @property
+    def log_det_precision(self) -> float:
+        """Log det Λ."""
+        n_levels = self.kernel.n_levels
+        log_det = linalg.log_det(self.factor) - len(self.states) * np.log(self.kernel.signal_variance)
+        if n_levels:
+            log_det -= n_levels * np.log(self.kernel.bias) + self.kernel.level_precision()[1]
+        return float(log_det)
 
     def unexplained(self, states: Array) -> Array:
         """1 − Cᵀ C(Z, Z)⁻¹ C for each state, of shape (n,): the share of v₀ that the basis cannot express."""
         half = linalg.half_solve(self._factor_and_jitter[0], self.kernel.correlation(self.states, states))
         return np.maximum(1.0 - np.einsum("mn,mn->n", half, half), 0.0)
+
+    def unexplained_between(self, states: Array) -> Array:
+        """C(x, x') − C(x, Z) C(Z, Z)⁻¹ C(Z, x') between all pairs of states, of shape (n, n)."""
+        half = linalg.half_solve(self._factor_and_jitter[0], self.kernel.correlation(self.states, states))
+        return self.kernel.correlation(states, states) - half.T @ half
 
 
 # -------------------------------------------------------------------------------------- what a pass over the data gives
@@ -245,7 +255,8 @@ def _seen_features(shard: Shard, block: Block, basis: Basis, memory: Array) -> A
     states = shard.data.states[block.rows]
     E = memory[: len(states)]
     basis.kernel.correlation(states, basis.states, out=E[:, :n_states])
-    E[:, n_states:] = 1.0
+    E[:, n_states:m] = basis.kernel.levels(states)
+    E[:, m] = 0.0
     basis.whiten_in_place(E)
     if shard.noise == "deterministic":
         E[:, :m] = block.H.apply(E[:, :m])
@@ -308,11 +319,8 @@ class Solution:
     def evidence(self) -> Evidence:
         """Lower bound on the log marginal likelihood of the rewards; equal to it if the basis is all states."""
         seen, noise, v0 = self.statistics, self.model.noise_variance, self.model.kernel.signal_variance
-        m, n_states = len(self.basis), len(self.basis.states)
-        log_det_precision = linalg.log_det(self.basis.factor) - n_states * np.log(v0)
-        if self.basis.has_bias:
-            log_det_precision -= np.log(self.model.kernel.bias)
-        log_det = linalg.log_det(self.L) - log_det_precision + (seen.n_rows - m) * np.log(noise)
+        m = len(self.basis)
+        log_det = linalg.log_det(self.L) - self.basis.log_det_precision + (seen.n_rows - m) * np.log(noise)
         fit = (seen.gram[m, m] - self.half @ self.half + v0 * self._unexplained) / noise
         return Evidence(0.5 * float(log_det) + seen.log_jacobian, 0.5 * float(fit), seen.n_rows)
 
@@ -339,7 +347,8 @@ class Solution:
         by_precision = 0.5 * (noise * inverse + outer)
         by_precision_of_states = by_precision[:n_states, :n_states] - 0.5 * v0 * Ci
         by_v0 = unexplained - float((by_precision_of_states * C).sum()) / v0
-        by_b = 0.5 - by_precision[-1, -1] / kernel.bias if self.basis.has_bias else 0.0
+        of_levels = by_precision[n_states:, n_states:] * kernel.level_precision()[0]
+        by_b = 0.5 * (m - n_states) - float(of_levels.sum()) / kernel.bias if m > n_states else 0.0
         precision = self.basis.precision
         by_noise = float((by_precision * precision).sum()) + 0.5 * (seen.n_rows - m) - unexplained
         by_noise -= 0.5 * float(seen.gram[m, m] - self.half @ self.half) / noise
@@ -411,6 +420,18 @@ class Posterior:
         if self.kind == "projected_process":
             variance += model.kernel.signal_variance * basis.unexplained(states)
         return variance
+
+    def covariance(self, states: Array) -> Array:
+        """Posterior covariance of V between all pairs of states, of shape (n, n), whose diagonal is `variance`."""
+        basis, model = self.solution.basis, self.solution.model
+        half = linalg.half_solve(self.solution.L, basis.features(states).T)
+        covariance = model.noise_variance * (half.T @ half)
+        if self.kind == "projected_process":
+            covariance += model.kernel.signal_variance * basis.unexplained_between(states)
+            # What the subtraction leaves uncertain.
+            eps = model.kernel.signal_variance * np.finfo(np.float64).eps
+            covariance.flat[:: len(covariance) + 1] += eps * max(len(basis), len(covariance))
+        return covariance
 
     def _martingale_variance(self, states: Array) -> Array:
         basis, model = self.solution.basis, self.solution.model

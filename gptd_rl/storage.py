@@ -9,13 +9,17 @@ from __future__ import annotations
 
 import json
 import os
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from gptd_rl import archive, sparse
+from gptd_rl.actions import NO_ACTIONS, Actions, Box, Discrete, NoActions
+from gptd_rl.estimator import Estimator
 from gptd_rl.gptd import GPTD
+from gptd_rl.gptdq import GPTDQ
 from gptd_rl.kernels import SquaredExponential
 from gptd_rl.metrics import ARD, FactorAnalysis, Isotropic, Metric
 from gptd_rl.model import Model
@@ -24,11 +28,12 @@ from gptd_rl.trajectories import Trajectories
 
 FORMAT = "gptd-rl model"
 VERSION = 2  # 2 added sparse models
+ESTIMATORS: dict[str, type[Estimator]] = dict(GPTD=GPTD, GPTDQ=GPTDQ)
 SCALARS = ("prior_trace", "n_rows", "log_jacobian")
 ARRAYS = ("states", "rewards", "discounts", "lengths", "terminated", "actions")
 
 
-def save(v: GPTD, path: str | os.PathLike[str]) -> Path:
+def save(v: Estimator, path: str | os.PathLike[str]) -> Path:
     """Write a fitted `v` to `path`, atomically: the file is whole or as it was before."""
     path = Path(path)
     arrays = {name: getattr(v.data_, name) for name in ARRAYS if getattr(v.data_, name) is not None}
@@ -38,6 +43,8 @@ def save(v: GPTD, path: str | os.PathLike[str]) -> Path:
     header = dict(
         format=FORMAT,
         version=VERSION,
+        estimator=type(v).__name__,
+        actions=_describe_actions(v.actions_),
         params=params,
         kernel=_describe(v.kernel_),
         noise_is_fixed=v.model_.noise_is_fixed,
@@ -48,13 +55,13 @@ def save(v: GPTD, path: str | os.PathLike[str]) -> Path:
         arrays |= _take_apart(v.posterior_)
         seen = v.posterior_.solution.statistics
         header["statistics"] = {name: getattr(seen, name) for name in SCALARS}
-    text = json.dumps(header, default=lambda number: number.item())  # NumPy's numbers are numbers
-    learnt: dict[str, Any] = dict(header=np.array(text), theta=v.theta_, inputs=v.inputs_)
+    text = json.dumps(header, default=lambda array: array.tolist())  # NumPy's numbers are numbers
+    learnt: dict[str, Any] = dict(header=np.array(text), theta=v.theta_, inputs=v._columns)
     return archive.write(path, learnt | arrays)
 
 
-def load(path: str | os.PathLike[str]) -> GPTD:
-    """Read a model that `GPTD.save` wrote.
+def load(path: str | os.PathLike[str]) -> Any:
+    """Read a model that `GPTD.save` or `GPTDQ.save` wrote.
 
     Parameters
     ----------
@@ -62,7 +69,7 @@ def load(path: str | os.PathLike[str]) -> GPTD:
 
     Returns
     -------
-    GPTD
+    GPTD or GPTDQ
         Fitted: it predicts what the saved one did. `comparison_` and `thinning_trials_` are not kept.
     """
     path = Path(path)
@@ -88,19 +95,20 @@ def _read(path: Path) -> tuple[dict[str, Any], dict[str, Any]]:
     return header, arrays
 
 
-def _fitted(header: dict[str, Any], arrays: dict[str, Any]) -> GPTD:
+def _fitted(header: dict[str, Any], arrays: dict[str, Any]) -> Estimator:
     params = header["params"]
     if isinstance(params["kernel"], dict):
         params["kernel"] = _rebuild(params["kernel"])
-    v = GPTD(**params)
+    v: Estimator = ESTIMATORS[header.get("estimator", "GPTD")](**params)
+    actions = _rebuild_actions(header.get("actions", {}))
     data = Trajectories._trusted(**{name: arrays.get(name) for name in ARRAYS})
-    template = Model(_rebuild(header["kernel"]), 1.0, header["noise_is_fixed"])
+    template = Model(actions.tie(_rebuild(header["kernel"])), 1.0, header["noise_is_fixed"])
     model, inputs, every = template.with_theta(arrays["theta"]), arrays["inputs"], header["thinning"]
     if "statistics" in header:
         posterior = _put_together(model.with_noise(every * model.noise_variance), arrays, header["statistics"], v)
-        v._set(posterior, data, inputs, model, every, header["exact"])
+        v._set(posterior, data, inputs, model, every, header["exact"], actions)
     else:
-        v._adopt(Exact(data, v.noise, inputs), model, every)
+        v._adopt(Exact(data, v.noise, inputs, actions), model, every)
     return v
 
 
@@ -110,10 +118,20 @@ def _take_apart(posterior: sparse.Posterior) -> dict[str, Any]:
     return dict(subset=posterior.subset, gram=seen.gram, hidden=seen.hidden, noise_moments=posterior.noise_moments)
 
 
-def _put_together(model: Model, arrays: dict[str, Any], scalars: dict[str, Any], v: GPTD) -> sparse.Posterior:
+def _put_together(model: Model, arrays: dict[str, Any], scalars: dict[str, Any], v: Estimator) -> sparse.Posterior:
     seen = sparse.Statistics(arrays["gram"], arrays["hidden"], **scalars)
     solution = sparse.Solution.of(model, sparse.Basis(model.kernel, arrays["subset"], whitened=True), seen)
     return sparse.Posterior(solution, arrays["noise_moments"], v.variance)
+
+
+def _describe_actions(actions: Actions) -> dict[str, Any]:
+    return {} if isinstance(actions, NoActions) else {type(actions).__name__: asdict(actions)}  # type: ignore[call-overload]
+
+
+def _rebuild_actions(description: dict[str, Any]) -> Actions:
+    if "Discrete" in description:
+        return Discrete(**description["Discrete"])
+    return Box(tuple(description["Box"]["shape"])) if "Box" in description else NO_ACTIONS
 
 
 def _describe(kernel: SquaredExponential) -> dict[str, Any]:

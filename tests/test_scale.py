@@ -25,7 +25,7 @@ from gptd_rl import (
     SquaredExponential,
     Trajectories,
     archive,
-    gptd,
+    estimator,
     objectives,
     problems,
     progress,
@@ -874,7 +874,7 @@ def test_the_time_left_is_right_from_the_beginning(clock):
 
 def fit_with_bar(monkeypatch: pytest.MonkeyPatch, **options: Any) -> tuple[GPTD, Bar]:
     bar = Bar()
-    monkeypatch.setattr(gptd, "watch", lambda show: contextlib.nullcontext(Watch(bar)))
+    monkeypatch.setattr(estimator, "watch", lambda show: contextlib.nullcontext(Watch(bar)))
     return quick(subset_size=12, **options).fit(in_shards(sampled(LINE, 100))), bar
 
 
