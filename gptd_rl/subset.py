@@ -15,6 +15,7 @@ Both build the rows of the same factor: ``K ≈ RᵀR`` with R of shape (m, n), 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Protocol
 
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
@@ -23,6 +24,19 @@ from scipy.linalg import lapack
 from gptd_rl.kernels import SquaredExponential
 from gptd_rl.linalg import half_solve
 from gptd_rl.trajectories import Array
+
+
+class Covariance(Protocol):
+    """Any kernel."""
+
+    def __call__(self, states: Array, others: Array) -> Array:
+        """K between two sets of states, of shape (n_states, n_others)."""
+        ...
+
+    def diagonal(self, states: Array) -> Array:
+        """k(x, x) for each state, of shape (n_states,)."""
+        ...
+
 
 # Residuals below this share of the prior variance are rounding: in float64, and in float32.
 ROUNDING = {np.dtype(np.float64): 1e-12, np.dtype(np.float32): 1e-6}
@@ -68,7 +82,7 @@ class Subset:
 
 
 def incomplete_cholesky(
-    kernel: SquaredExponential,
+    kernel: Covariance,
     states: Array,
     max_size: int | None = None,
     tolerance: float = 0.0,
@@ -79,7 +93,7 @@ def incomplete_cholesky(
 
     Parameters
     ----------
-    kernel : SquaredExponential
+    kernel : Covariance
     states : ndarray of shape (n, n_dims)
         The candidates.
     max_size : int, optional
@@ -204,15 +218,13 @@ class Dictionary:
         return Dictionary(self.kernel, np.vstack([self.states, state]), L)
 
 
-def _next_row(
-    kernel: SquaredExponential, states: Array, factor: NDArray[np.floating], residual: Array, pivot: int
-) -> Array:
+def _next_row(kernel: Covariance, states: Array, factor: NDArray[np.floating], residual: Array, pivot: int) -> Array:
     """Row of R for a new pivot p: (k(x_p, ·) − R_pᵀR) / √residual_p."""
     return np.asarray(_next_rows(kernel, states, factor, residual, np.array([pivot]))[0])
 
 
 def _next_rows(
-    kernel: SquaredExponential,
+    kernel: Covariance,
     states: Array,
     factor: NDArray[np.floating],
     residual: Array,

@@ -1,0 +1,85 @@
+"""Stable-Baselines3's callbacks and logger for an agent that is none of its own; imported only if asked for."""
+
+from __future__ import annotations
+
+import importlib.util
+from typing import Any, Protocol
+
+
+class Callback(Protocol):
+    """What is told how learning goes."""
+
+    def on_training_start(self, locals_: dict[str, Any], globals_: dict[str, Any]) -> None:
+        """Learning begins."""
+        ...
+
+    def update_locals(self, locals_: dict[str, Any]) -> None:
+        """Take note of the variables of a step."""
+        ...
+
+    def on_step(self) -> bool:
+        """A step was made; False ends learning."""
+        ...
+
+    def on_rollout_start(self) -> None:
+        """Collecting begins again, after an improvement."""
+        ...
+
+    def on_rollout_end(self) -> None:
+        """Collecting stops for an improvement."""
+        ...
+
+    def on_training_end(self) -> None:
+        """Learning is over."""
+        ...
+
+
+class NoCallback:
+    """Nobody is told."""
+
+    def on_training_start(self, locals_: dict[str, Any], globals_: dict[str, Any]) -> None:
+        """See `Callback`."""
+
+    def update_locals(self, locals_: dict[str, Any]) -> None:
+        """See `Callback`."""
+
+    def on_step(self) -> bool:
+        """See `Callback`."""
+        return True
+
+    def on_rollout_start(self) -> None:
+        """See `Callback`."""
+
+    def on_rollout_end(self) -> None:
+        """See `Callback`."""
+
+    def on_training_end(self) -> None:
+        """See `Callback`."""
+
+
+def as_callback(callback: Any, agent: Any) -> Callback:
+    """Turn what `learn` was given (None, a function, a callback or a list of them) into one callback."""
+    if callback is None:
+        return NoCallback()
+    require_sb3("callbacks")
+    from stable_baselines3.common.callbacks import BaseCallback, CallbackList, ConvertCallback
+
+    if isinstance(callback, list):
+        callback = CallbackList(callback)
+    made: Any = callback if isinstance(callback, BaseCallback) else ConvertCallback(callback)
+    made.init_callback(agent)
+    return made
+
+
+def make_logger(verbose: int, tensorboard_log: str | None, name: str, restart: bool) -> Any:
+    """A Stable-Baselines3 logger."""
+    require_sb3("logging")
+    from stable_baselines3.common.utils import configure_logger
+
+    return configure_logger(verbose, tensorboard_log, name, restart)
+
+
+def require_sb3(purpose: str) -> None:
+    """Say which extra is missing, if it is."""
+    if importlib.util.find_spec("stable_baselines3") is None:
+        raise ImportError(f"{purpose} need Stable-Baselines3: install gptd-rl with the extra 'sb3'.")

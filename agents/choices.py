@@ -1,0 +1,70 @@
+"""The actions an agent chooses from, numbered."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from gymnasium import Space, spaces
+from numpy.typing import NDArray
+
+from gptd_rl.sampling.spaces import describe
+
+
+@dataclass(frozen=True, eq=False)
+class Choices:
+    """Actions as the environment takes them, of shape (n, ...), in the order of their numbers."""
+
+    actions: NDArray[Any]
+
+    @property
+    def n(self) -> int:
+        """How many there are."""
+        return len(self.actions)
+
+    @property
+    def is_box(self) -> bool:
+        """Whether they were picked from a continuous space."""
+        return bool(np.issubdtype(self.actions.dtype, np.floating))
+
+    @classmethod
+    def of(cls, space: Space[Any], candidates: NDArray[Any] | None) -> Choices:
+        """All actions of a discrete space, or the candidates in a continuous one."""
+        if isinstance(space, spaces.Discrete):
+            if candidates is not None:
+                raise ValueError(f"candidates are for continuous actions; the action space is {describe(space)}.")
+            return cls(np.arange(space.n) + space.start)
+        if not isinstance(space, spaces.Box):
+            raise ValueError(f"actions from {describe(space)} are not supported: expected Discrete or Box.")
+        if candidates is None:
+            raise ValueError(
+                f"the action space {describe(space)} is continuous: give candidates, the actions to choose from, "
+                "e.g. candidates=[[-1.0], [0.0], [1.0]]."
+            )
+        chosen = np.asarray(candidates, dtype=space.dtype)
+        if chosen.shape[1:] != space.shape or len(chosen) < 2:
+            raise ValueError(f"candidates must be two or more actions of shape {space.shape}; got {chosen.shape}.")
+        for action in chosen:
+            if not space.contains(action):
+                raise ValueError(f"candidate {action} is outside {describe(space)}.")
+        return cls(chosen)
+
+    @classmethod
+    def of_data(cls, actions: NDArray[Any], candidates: NDArray[Any] | None) -> Choices:
+        """As many as data show, where there is no environment to ask."""
+        if candidates is not None:
+            return cls(np.asarray(candidates, dtype=np.float64))
+        if actions.dtype.kind not in "iu" or actions.ndim != 1:
+            raise ValueError("the actions of the data are continuous: give candidates, the actions to choose from.")
+        return cls(np.arange(int(actions.max()) + 1))
+
+    def numbers(self, actions: NDArray[Any]) -> NDArray[np.int64]:
+        """Number of each action, of shape (n_states,): the nearest candidate if they are continuous."""
+        if self.is_box:
+            flat, mine = actions.reshape(len(actions), -1), self.actions.reshape(self.n, -1)
+            return ((flat[:, np.newaxis] - mine) ** 2).sum(axis=2).argmin(axis=1)
+        numbers = np.asarray(actions).reshape(-1).astype(np.int64) - int(self.actions[0])
+        if (outside := np.flatnonzero((numbers < 0) | (numbers >= self.n))).size:
+            raise ValueError(f"unknown action {actions[outside[0]]}: there are {self.n}, from {self.actions[0]}.")
+        return numbers
