@@ -90,9 +90,9 @@ def select_relevances(
     )
     *relevances, v0, noise = np.exp(climbed.x)
     log_evidence = -float(climbed.fun) - len(y) * np.log(size)
-    # One standard deviation of the most relevant input counts as one at least: while nothing but a flat Q was seen, the
-    # evidence calls everything alike, and what looks alike is not explored.
-    kernel = MultiScale(np.array(relevances) / min(1.0, max(relevances)) / scale**2)
+    # One standard deviation of the most relevant input counts as one: the evidence says which inputs matter more than
+    # others; how fine Q is, it judges from targets that are themselves no finer than the last Q was.
+    kernel = MultiScale(np.array(relevances) / max(relevances) / scale**2)
     return Selection(kernel, float(v0 * size**2), float(noise * size**2), log_evidence, len(y))
 
 
