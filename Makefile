@@ -18,7 +18,7 @@ export MPLBACKEND := Agg
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test lint format bench-exact bench-sparse bench-selection clean distclean
+.PHONY: help demo test lint format bench-exact bench-sparse bench-selection bench-policy-iteration clean distclean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1|\2/p' Makefile | awk -F'|' '{ printf "%-24s %s\n", $$1, $$2 }'
@@ -47,8 +47,11 @@ bench-sparse: $(DEV) ## the sparse method beside other libraries (benchmarks/req
 bench-selection: $(DEV) ## objectives over tasks whose value function is known
 	$(PY) benchmarks/selection.py
 
+bench-policy-iteration: $(DEV) ## steps to solve seven tasks, beside DQN and PPO (cached)
+	$(PY) benchmarks/policy_iteration.py --processes $(JOBS)
+
 clean: ## remove what tools left behind, except the virtual environment
-	rm -rf build dist *.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis demo.png
+	rm -rf build dist *.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis demo.png policy_iteration.png
 	find gptd_rl envs agents tests examples benchmarks -name __pycache__ -prune -exec rm -rf {} +
 
 distclean: clean ## remove the virtual environments as well

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 FORMAT = "gptd-rl agent"
 VERSION = 1
 PARAMETERS = ("gamma", "seed", "subset_size", "refit_every", "reselect")
-COUNTERS = ("num_timesteps", "_n_selected", "_n_fitted")
+COUNTERS = ("num_timesteps", "_n_selected", "_n_fitted", "_n_runs")
 
 Agent = TypeVar("Agent", bound="PolicyIteration")
 

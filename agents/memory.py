@@ -29,7 +29,7 @@ class Transitions:
     ended : ndarray of shape (n,)
         Whether the episode ended, terminated or truncated.
     runs : ndarray of shape (n,)
-        Which of the environments that run side by side it came from.
+        Which unbroken run it came from: transitions of one run follow each other unless an episode ended.
     """
 
     states: Array
@@ -50,13 +50,8 @@ class Transitions:
         rows, numbers, flags = np.zeros((0, n_dims)), np.zeros(0, dtype=np.int64), np.zeros(0, dtype=bool)
         return cls(rows, numbers, np.zeros(0), rows, flags, flags, numbers)
 
-    def __add__(self, other: Self) -> Self:
-        """These, then the others."""
-        arrays = (np.concatenate([getattr(self, f.name), getattr(other, f.name)]) for f in fields(self))
-        return type(self)(*arrays)
-
     @classmethod
-    def of(cls, data: Trajectories, actions: NDArray[np.int64]) -> Self:
+    def of(cls, data: Trajectories, actions: NDArray[np.int64], run: int = 0) -> Self:
         """Every transition of `data`; `actions` are the numbers of its actions, of shape (n_states,)."""
         left = np.ones(len(data), dtype=bool)
         left[data.last] = False
@@ -70,7 +65,7 @@ class Transitions:
             data.states[index + 1],
             terminated,
             ended,
-            np.zeros(len(index), dtype=np.int64),
+            np.full(len(index), run, dtype=np.int64),
         )
 
     def trajectories(self, gamma: float, actions: NDArray[Any]) -> Trajectories:

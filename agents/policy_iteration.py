@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 import warnings
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,18 +14,18 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from gptd_rl.agents import agent_files
-from gptd_rl.agents.callbacks import Callback, as_callback, make_logger
+from gptd_rl.agents.callbacks import Callback, Progress, as_callback, make_logger
 from gptd_rl.agents.choices import Choices
 from gptd_rl.agents.fitted_q import Critic, Design, Fit, QFunction, fit_q
 from gptd_rl.agents.history import Iteration, plot_history
 from gptd_rl.agents.memory import Memory, Transitions
 from gptd_rl.agents.multiscale import MultiScale
+from gptd_rl.agents.observing import as_rows
 from gptd_rl.agents.relevance import Selection, select_relevances, spread
 from gptd_rl.agents.trials import Episode, Trial, Trials
-from gptd_rl.collect import checked_count
+from gptd_rl.collect import checked_count, collect
 from gptd_rl.gptdq import GPTDQ
 from gptd_rl.sampling.sources import Source, Step, open_source
-from gptd_rl.sampling.spaces import flatten, require_flat
 from gptd_rl.trajectories import Array, Trajectories
 
 if TYPE_CHECKING:
@@ -112,6 +113,7 @@ class PolicyIteration:
         self.trials = Trials()
         self._rng = np.random.default_rng(self.seed)
         self._memory: Memory | None = None
+        self._n_runs = 0  # unbroken runs so far: an environment that is stepped through in one call is one
         self._newest: Fit | None = None
         self._selection: Selection | None = None
         self._n_selected = self._n_fitted = 0  # transitions there were at the last selection, and improvement
@@ -144,8 +146,6 @@ class PolicyIteration:
     def get_env(self) -> Any:
         """The environment: a Stable-Baselines3 VecEnv if that library is loaded and there is one environment."""
         if isinstance(self.env, gym.Env):
-            import sys
-
             sb3 = sys.modules.get("stable_baselines3.common.vec_env")
             if sb3 is not None:
                 env = self.env
@@ -200,7 +200,7 @@ class PolicyIteration:
             self._logger = make_logger(self.verbose, self.tensorboard_log, tb_log_name, reset_num_timesteps)
         self.num_timesteps = 0 if reset_num_timesteps else self.num_timesteps
         told = as_callback(callback, self)
-        with open_source(self.env) as source, _progress(progress_bar, total_timesteps) as advance:
+        with open_source(self.env) as source, Progress(progress_bar, total_timesteps) as advance:
             goal = self.num_timesteps + total_timesteps
             told.on_training_start(dict(total_timesteps=goal, tb_log_name=tb_log_name, self=self), {})
             told.on_rollout_start()
@@ -230,7 +230,8 @@ class PolicyIteration:
             raise ValueError("the data have no actions: Q needs to know what was done.")
         if self._choices is None:
             self._choices = Choices.of_data(data.actions, self.candidates)
-        self._remember(Transitions.of(data, self._choices.numbers(data.actions)))
+        self._remember(Transitions.of(data, self._choices.numbers(data.actions), self._n_runs))
+        self._n_runs += 1
         self._improve(select=True)
         return self
 
@@ -239,6 +240,7 @@ class PolicyIteration:
         observations = source.reset(self.seed if self.num_timesteps == 0 else None)
         states = np.asarray(source.flatten(observations), dtype=np.float64)
         runs = [self._start(state) for state in states]
+        self._n_runs += len(runs)
         while self.num_timesteps < goal:
             actions = self._act(runs, states)
             try:
@@ -280,7 +282,7 @@ class PolicyIteration:
             if not np.isfinite(values[active]).all():
                 bad = values[np.flatnonzero(active & ~np.isfinite(values).all(axis=1))[0]].squeeze()
                 raise LearningError(self._sorry(f"the environment returned {name} {bad}: not finite"))
-        numbers = np.arange(len(rewards))
+        numbers = self._n_runs - len(rewards) + np.arange(len(rewards))
         return Transitions(
             states[active],
             actions[active],
@@ -457,7 +459,10 @@ class PolicyIteration:
 
     @property
     def served_returns(self) -> Array:
-        """Returns that the policy served has earned since it was chosen; those that made it champion are left out."""
+        """Returns that the policy served has earned since it was chosen; those that made it champion are left out.
+
+        There may be none yet: `measure` runs fresh episodes.
+        """
         return np.array(self.trials.champion.fresh_returns)
 
     @property
@@ -499,6 +504,13 @@ class PolicyIteration:
         actions = self._spelt(self.q.greedy(states))
         return (np.asarray(actions[0]) if single else actions), state
 
+    def measure(self, n_episodes: int = 20, seed: int | None = None) -> Array:
+        """Undiscounted returns of fresh episodes of the policy served, of shape (n_episodes,)."""
+        if self.env is None:
+            raise ValueError("there is no environment to measure in: give one to PolicyIteration, set_env or load.")
+        data = collect(self.env, self, n_episodes=n_episodes, gamma=self.gamma, seed=seed)
+        return np.bincount(data.segment_of, weights=data.rewards)
+
     def value_model(self, **options: Any) -> GPTDQ:
         """Q of the policy served with honest error bars: a `GPTDQ` fitted to all transitions, off-policy.
 
@@ -525,8 +537,7 @@ class PolicyIteration:
             single = rows.ndim == 1
             rows = np.atleast_2d(rows)
         else:
-            require_flat(self.observation_space)
-            rows, single = _batch(self.observation_space, observation)
+            rows, single = as_rows(self.observation_space, observation)
         if rows.ndim != 2 or rows.shape[1] != n_dims:
             raise ValueError(f"expected observations of {n_dims} numbers each; got {rows.shape}.")
         if not np.isfinite(rows).all():
@@ -556,41 +567,3 @@ class _Run:
     discount: float = 1.0  # of what comes next
     whole: bool = True  # whether the same policy acted all the time
     restarting: bool = False  # the next step only resets
-
-
-def _batch(space: Any, observation: Any) -> tuple[Array, bool]:
-    """One observation or a batch of them as rows of numbers, of shape (n, n_dims), and whether it was one."""
-    if isinstance(space, gym.spaces.Dict | gym.spaces.Tuple):
-        parts = list(space.spaces.values()) if isinstance(space, gym.spaces.Dict) else list(space.spaces)
-        first = next(iter(observation.values())) if isinstance(observation, dict) else observation[0]
-        single = np.ndim(first) == len(parts[0].shape or ())
-        if single:
-            keys = observation.keys() if isinstance(observation, dict) else None
-            raised = [np.asarray(o)[np.newaxis] for o in (observation.values() if keys else observation)]
-            observation = dict(zip(keys, raised, strict=True)) if keys else tuple(raised)
-    else:
-        single = np.ndim(observation) == len(space.shape or ())
-        observation = np.asarray(observation)[np.newaxis] if single else np.asarray(observation)
-    return np.asarray(flatten(space, observation), dtype=np.float64), single
-
-
-class _progress:
-    """A bar that shows how many transitions were made, if asked for."""
-
-    def __init__(self, show: bool, total: int) -> None:
-        self._bar: Any = None
-        if show:
-            from rich.progress import Progress
-
-            self._bar = Progress()
-            self._line = self._bar.add_task("learning", total=total)
-
-    def __enter__(self) -> Any:
-        if self._bar is None:
-            return lambda made: None
-        self._bar.start()
-        return lambda made: self._bar.update(self._line, completed=made)
-
-    def __exit__(self, *error: object) -> None:
-        if self._bar is not None:
-            self._bar.stop()

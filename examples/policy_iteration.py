@@ -8,7 +8,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-import gymnasium as gym
 import numpy as np
 
 from gptd_rl.agents import PolicyIteration
@@ -28,7 +27,7 @@ class Arguments:
 def main(args: Arguments) -> PolicyIteration:
     """Learn, measure on fresh episodes, save, draw."""
     agent = PolicyIteration(args.env, seed=args.seed).learn(args.total_timesteps)
-    returns = [episode_return(agent, gym.make(args.env), seed=1_000 + i) for i in range(args.n_episodes)]
+    returns = agent.measure(args.n_episodes, seed=1_000)
     error = np.std(returns) / np.sqrt(len(returns))
     print(f"{args.env} after {args.total_timesteps} steps: return {np.mean(returns):.1f} ± {error:.1f}, fresh episodes")
     for number, share in enumerate(agent.relevances_ * agent.data.states.var(axis=0)):
@@ -36,16 +35,6 @@ def main(args: Arguments) -> PolicyIteration:
     agent.plot_history().savefig(args.picture)
     print(f"wrote {args.picture}")
     return agent
-
-
-def episode_return(agent: PolicyIteration, env: gym.Env, seed: int) -> float:
-    """Undiscounted return of one episode."""
-    observation, _ = env.reset(seed=seed)
-    total, over = 0.0, False
-    while not over:
-        observation, reward, terminated, truncated, _ = env.step(agent.predict(observation)[0])
-        total, over = total + float(reward), terminated or truncated
-    return total
 
 
 if __name__ == "__main__":
