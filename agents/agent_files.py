@@ -42,6 +42,7 @@ def save(agent: PolicyIteration, path: str | os.PathLike[str]) -> Path:
         counters={name: getattr(agent, name) for name in COUNTERS},
         history=[asdict(iteration) for iteration in agent.history],
         episodes=agent.episodes,
+        is_box=agent._choices.is_box,
         prior_means=dict(served=served.prior_mean, newest=newest.q.prior_mean),
         fit=dict(bounds=newest.bounds, n_sweeps=newest.n_sweeps, residual=newest.residual),
         champion=dict(is_newest=champion.q is None, n_before=champion.n_before),
@@ -75,7 +76,7 @@ def load(kind: type[Agent], path: str | os.PathLike[str], env: Any) -> Agent:
         if header["format"] != FORMAT or header["version"] != VERSION:
             raise ValueError(f"it is a {header['format']} of version {header['version']}")
         agent = kind(None, candidates=arrays.get("candidates"), **header["parameters"])
-        agent._choices = Choices(arrays["choices"])
+        agent._choices = Choices(arrays["choices"], header["is_box"])
         for name in COUNTERS:
             setattr(agent, name, int(header["counters"][name]))
         agent.history = [Iteration(**i | dict(relevances=tuple(i["relevances"]))) for i in header["history"]]
@@ -101,7 +102,7 @@ def _restore_champion(agent: PolicyIteration, arrays: dict[str, Any], header: di
     columns = (arrays[f"champion_{name}"] for name in ("returns", "starts", "kept_word"))
     episodes = [Episode(float(total), start, bool(kept)) for total, start, kept in zip(*columns, strict=True)]
     if header["champion"]["is_newest"]:
-        agent.trials.newest.episodes = episodes
+        agent.trials.newest.episodes, agent.trials.newest.n_before = episodes, header["champion"]["n_before"]
         return
     champion = Trial(_q_function(arrays, header, "served"), episodes, header["champion"]["n_before"])
     agent.trials.champion, agent.trials.tried = champion, [champion]

@@ -17,16 +17,12 @@ class Choices:
     """Actions as the environment takes them, of shape (n, ...), in the order of their numbers."""
 
     actions: NDArray[Any]
+    is_box: bool = False  # whether they were picked from a continuous space
 
     @property
     def n(self) -> int:
         """How many there are."""
         return len(self.actions)
-
-    @property
-    def is_box(self) -> bool:
-        """Whether they were picked from a continuous space."""
-        return bool(np.issubdtype(self.actions.dtype, np.floating))
 
     @classmethod
     def of(cls, space: Space[Any], candidates: NDArray[Any] | None) -> Choices:
@@ -48,13 +44,13 @@ class Choices:
         for action in chosen:
             if not space.contains(action):
                 raise ValueError(f"candidate {action} is outside {describe(space)}.")
-        return cls(chosen)
+        return cls(chosen, is_box=True)
 
     @classmethod
     def of_data(cls, actions: NDArray[Any], candidates: NDArray[Any] | None) -> Choices:
         """As many as data show, where there is no environment to ask."""
         if candidates is not None:
-            return cls(np.asarray(candidates, dtype=np.float64))
+            return cls(np.asarray(candidates, dtype=np.float64), is_box=True)
         if actions.dtype.kind not in "iu" or actions.ndim != 1:
             raise ValueError("the actions of the data are continuous: give candidates, the actions to choose from.")
         return cls(np.arange(int(actions.max()) + 1))

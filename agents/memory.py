@@ -98,6 +98,11 @@ class Memory:
         """Number of transitions."""
         return len(self._settled) + sum(len(part) for part in self._fresh)
 
+    @property
+    def n_dims(self) -> int:
+        """Width of a state."""
+        return int(self._settled.states.shape[1])
+
     def add(self, part: Transitions) -> None:
         """Append."""
         self._fresh.append(part)

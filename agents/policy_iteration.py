@@ -5,12 +5,15 @@ from __future__ import annotations
 import os
 import sys
 import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
 import gymnasium as gym
 import numpy as np
+from gymnasium.spaces import flatdim
 from numpy.typing import ArrayLike, NDArray
 
 from gptd_rl.agents import agent_files
@@ -48,8 +51,8 @@ class PolicyIteration:
         Where to learn. None is for learning from data alone.
     gamma : float
         Discount, below 1.
-    seed : int
-        Seeds the environment and every choice of the agent: the same seed gives the same agent.
+    seed : int or None
+        Seeds the environment and every choice of the agent: the same seed gives the same agent. None draws one.
     candidates : array-like of shape (n_candidates, ...), optional
         Actions to choose from, where the action space is continuous.
     action_correlation : float
@@ -89,7 +92,7 @@ class PolicyIteration:
         env: Any = None,
         *,
         gamma: float = 0.99,
-        seed: int = 0,
+        seed: int | None = 0,
         candidates: ArrayLike | None = None,
         action_correlation: float = 0.9,
         noise_share: float = 3e-3,
@@ -101,7 +104,8 @@ class PolicyIteration:
     ) -> None:
         if not 0.0 <= gamma < 1.0:
             raise ValueError(f"gamma must lie in [0, 1); got {gamma}. Values are sums without end otherwise.")
-        self.gamma, self.seed = float(gamma), int(seed)
+        self.gamma = float(gamma)
+        self.seed = int(np.random.SeedSequence().generate_state(1)[0] >> 1) if seed is None else int(seed)
         self.candidates = None if candidates is None else np.asarray(candidates)
         self.critic = Critic(float(noise_share), float(action_correlation))
         self.subset_size = checked_count(subset_size, "subset_size")
@@ -118,6 +122,7 @@ class PolicyIteration:
         self._selection: Selection | None = None
         self._n_selected = self._n_fitted = 0  # transitions there were at the last selection, and improvement
         self._logger: Any = None
+        self._logger_is_given = False
         self._choices: Choices | None = None
         self.observation_space: Any = None
         self.action_space: Any = None
@@ -138,6 +143,12 @@ class PolicyIteration:
                 if self._choices is not None and choices.n != self._choices.n:
                     raise ValueError(
                         f"the environment has {choices.n} actions, but the agent learnt with {self._choices.n}."
+                    )
+                width = flatdim(source.observation_space)
+                if self._memory is not None and width != self._memory.n_dims:
+                    raise ValueError(
+                        f"the environment has observations of {width} numbers, but the agent learnt from "
+                        f"{self._memory.n_dims}."
                     )
                 self.observation_space, self.action_space = source.observation_space, source.action_space
             self._choices = choices
@@ -196,7 +207,8 @@ class PolicyIteration:
         if self.env is None:
             raise ValueError("there is no environment to learn in: give one to PolicyIteration, set_env or load.")
         total_timesteps = checked_count(total_timesteps, "total_timesteps")
-        if callback is not None or self.tensorboard_log is not None or self.verbose:
+        wanted = callback is not None or self.tensorboard_log is not None or self.verbose
+        if wanted and not self._logger_is_given:
             self._logger = make_logger(self.verbose, self.tensorboard_log, tb_log_name, reset_num_timesteps)
         self.num_timesteps = 0 if reset_num_timesteps else self.num_timesteps
         told = as_callback(callback, self)
@@ -226,32 +238,36 @@ class PolicyIteration:
         data : Trajectories
             With actions as the environment takes them; its discounts are not used.
         """
+        if not isinstance(data, Trajectories):
+            raise TypeError(f"expected Trajectories to learn from; got {type(data).__name__}.")
         if data.actions is None:
             raise ValueError("the data have no actions: Q needs to know what was done.")
-        if self._choices is None:
-            self._choices = Choices.of_data(data.actions, self.candidates)
-        self._remember(Transitions.of(data, self._choices.numbers(data.actions), self._n_runs))
+        left = np.setdiff1d(np.arange(len(data)), data.last)
+        choices = self._choices or Choices.of_data(data.actions[left], self.candidates)
+        numbers = np.zeros(len(data), dtype=np.int64)
+        numbers[left] = choices.numbers(data.actions[left])
+        self._remember(Transitions.of(data, numbers, self._n_runs))
+        self._choices = choices
         self._n_runs += 1
         self._improve(select=True)
         return self
 
     def _roll(self, source: Source, goal: int, told: Callback, log_interval: int, advance: Any) -> None:
         """Step through the environments until `goal`, improving on the way."""
-        observations = source.reset(self.seed if self.num_timesteps == 0 else None)
-        states = np.asarray(source.flatten(observations), dtype=np.float64)
+        with self._blaming_the_environment():
+            states = np.array(source.flatten(source.reset(self._env_seed())), dtype=np.float64)
         runs = [self._start(state) for state in states]
         self._n_runs += len(runs)
         while self.num_timesteps < goal:
+            self._check_finite("observation", states)
             actions = self._act(runs, states)
-            try:
+            with self._blaming_the_environment():
                 step = source.step(self._spelt(actions))
-            except Exception as error:
-                raise LearningError(self._sorry(f"the environment failed: {type(error).__name__}: {error}")) from error
             active = np.array([not run.restarting for run in runs])
             seen = self._transitions(states, actions, step, active)
             self._remember(seen)
             self.num_timesteps += int(active.sum())
-            states = np.asarray(step.states, dtype=np.float64)
+            states = np.array(step.states, dtype=np.float64)  # some environments use their arrays again
             self._settle(runs, step, self._reached(step), states, bool(source.restart_steps))
             advance(self.num_timesteps)
             told.update_locals(dict(dones=step.terminated | step.truncated, rewards=step.rewards, self=self))
@@ -278,10 +294,8 @@ class PolicyIteration:
         """What the step brought, checked."""
         ended, reached = step.terminated | step.truncated, self._reached(step)
         rewards = np.asarray(step.rewards, dtype=np.float64)
-        for name, values in (("reward", rewards[:, np.newaxis]), ("observation", reached)):
-            if not np.isfinite(values[active]).all():
-                bad = values[np.flatnonzero(active & ~np.isfinite(values).all(axis=1))[0]].squeeze()
-                raise LearningError(self._sorry(f"the environment returned {name} {bad}: not finite"))
+        self._check_finite("reward", rewards[active, np.newaxis])
+        self._check_finite("observation", reached[active])
         numbers = self._n_runs - len(rewards) + np.arange(len(rewards))
         return Transitions(
             states[active],
@@ -292,6 +306,27 @@ class PolicyIteration:
             ended[active],
             numbers[active],
         )
+
+    @contextmanager
+    def _blaming_the_environment(self) -> Iterator[None]:
+        """Say in one line that the environment failed, and keep what was learnt."""
+        try:
+            yield
+        except Exception as error:
+            what = " ".join(f"{type(error).__name__}: {error}".split())
+            raise LearningError(self._sorry(f"the environment failed: {what}")) from error
+
+    def _check_finite(self, name: str, values: Array) -> None:
+        """Stop learning where the environment returned nonsense; `values` has a row for each environment."""
+        if (bad := np.flatnonzero(~np.isfinite(values).all(axis=1))).size:
+            value = " ".join(str(values[bad[0]].squeeze()).split())
+            raise LearningError(self._sorry(f"the environment returned {name} {value}: not finite"))
+
+    def _env_seed(self) -> int:
+        """The agent's own seed for its first run, then others that follow from it."""
+        if self._n_runs == 0:
+            return self.seed
+        return int(np.random.SeedSequence([self.seed, self._n_runs]).generate_state(1)[0] >> 1)
 
     @staticmethod
     def _reached(step: Step) -> Array:
@@ -389,6 +424,8 @@ class PolicyIteration:
     def _remember(self, seen: Transitions) -> None:
         if self._memory is None:
             self._memory = Memory(Transitions.empty(seen.states.shape[1]))
+        if seen.states.shape[1] != self._memory.n_dims:
+            raise ValueError(f"the agent has seen states of width {self._memory.n_dims}; got {seen.states.shape[1]}.")
         self._memory.add(seen)
 
     def _value(self, states: Array) -> Array:
@@ -444,7 +481,7 @@ class PolicyIteration:
 
     def set_logger(self, logger: Any) -> None:
         """Log to this one."""
-        self._logger = logger
+        self._logger, self._logger_is_given = logger, True
 
     # ---------------------------------------------------------------------------------- what was learnt
 
@@ -454,7 +491,10 @@ class PolicyIteration:
         if self.trials.champion.q is not None:
             return self.trials.champion.q
         if self._newest is None:
-            raise ValueError("the agent has not learnt anything yet: call learn first.")
+            if self._memory is None:
+                raise ValueError("the agent has not learnt anything yet: call learn first.")
+            self._improve()  # asked by a callback before the first improvement was due
+        assert self._newest is not None
         return self._newest.q
 
     @property
@@ -489,7 +529,8 @@ class PolicyIteration:
         Parameters
         ----------
         observation : array of shape (...) or (n, ...), or dict or tuple of such
-            One observation or a batch of n.
+            One observation or a batch of n; rows of numbers, as `gymnasium.spaces.flatten` makes them, if the agent
+            was loaded without an environment.
         state, episode_start, deterministic
             For agents with a memory or with dice; this one has neither.
 
@@ -509,7 +550,7 @@ class PolicyIteration:
         if self.env is None:
             raise ValueError("there is no environment to measure in: give one to PolicyIteration, set_env or load.")
         data = collect(self.env, self, n_episodes=n_episodes, gamma=self.gamma, seed=seed)
-        return np.bincount(data.segment_of, weights=data.rewards)
+        return np.asarray(np.bincount(data.segment_of, weights=data.rewards), dtype=np.float64)
 
     def value_model(self, **options: Any) -> GPTDQ:
         """Q of the policy served with honest error bars: a `GPTDQ` fitted to all transitions, off-policy.
@@ -519,11 +560,21 @@ class PolicyIteration:
         **options
             Of `GPTDQ`; the system is taken for deterministic unless ``noise`` says otherwise.
         """
-        if self._choices is None or self._choices.is_box:
-            options.setdefault("candidates", self.candidates)
+        if self._memory is None or self._choices is None:
+            raise ValueError("the agent has not seen anything yet: call learn first.")
+        if self._choices.is_box:
+            actions: NDArray[Any] = self._choices.actions
+            options.setdefault("candidates", actions)
         else:
+            actions = np.arange(self._n_actions)  # GPTDQ counts from 0
             options.setdefault("n_actions", self._n_actions)
-        return GPTDQ(**dict(noise="deterministic") | options).fit(self.data, policy=self)
+        data, q = self._memory.transitions.trajectories(self.gamma, actions), self.q
+
+        def policy(states: Array) -> NDArray[Any]:
+            return np.asarray(actions[q.greedy(states)])
+
+        policy.batched = True  # type: ignore[attr-defined]
+        return GPTDQ(**dict(noise="deterministic") | options).fit(data, policy=policy)
 
     def plot_history(self) -> Figure:
         """Draw returns, relevances, evidence and policy change against the transitions made."""

@@ -59,6 +59,11 @@ class Trial:
         """Mean return."""
         return float(np.mean([episode.total for episode in self.episodes]))
 
+    def forget(self, n: int) -> None:
+        """Leave out the first `n` episodes, if n is positive."""
+        n = max(0, n)
+        self.episodes, self.n_before = self.episodes[n:], max(0, self.n_before - n)
+
     @property
     def fresh_returns(self) -> list[float]:
         """Returns of the episodes since it became champion."""
@@ -95,7 +100,7 @@ class Trials:
             self.tried += [] if again else [trial]
         if not again:
             self.newest.episodes.append(episode)
-            del self.newest.episodes[:-RECENT]
+            self.newest.forget(len(self.newest.episodes) - RECENT)
         scores = _scores(self.newest, self.tried, value)
         best = self.tried[int(scores.argmax())] if scores.max(initial=0.0) > 0.0 else self.newest
         if best is not self.champion:

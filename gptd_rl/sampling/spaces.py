@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
@@ -67,7 +68,8 @@ def flatten(space: Space[Any], batch: Any) -> Numbers:
         digits = (np.asarray(batch) - space.start).reshape(len(batch), -1)
         hot = [_one_hot(d, n) for d, n in zip(digits.T, space.nvec.flat, strict=True)]
         return np.concatenate(hot, axis=1)
-    return np.asarray(batch).reshape(len(batch), -1)
+    rows = np.asarray(batch)
+    return rows.reshape(len(rows), math.prod(rows.shape[1:]))  # also if there are none
 
 
 def unflatten(space: Space[Any], states: Numbers) -> Any:
