@@ -8,6 +8,7 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
+from gptd_rl.sampling.sources import Step
 from gptd_rl.trajectories import Array, Trajectories
 
 
@@ -67,6 +68,20 @@ class Transitions:
             ended,
             np.full(len(index), run, dtype=np.int64),
         )
+
+    @classmethod
+    def of_step(cls, states: Array, actions: NDArray[np.int64], step: Step, first_run: int) -> Self:
+        """What a step from `states` brought in each environment; they are the runs from `first_run` on."""
+        ended = step.terminated | step.truncated
+        reached = np.array(step.states, dtype=np.float64)
+        if step.finals is not None:
+            reached[ended] = step.finals
+        rewards = np.array(step.rewards, dtype=np.float64)
+        return cls(states, actions, rewards, reached, step.terminated, ended, first_run + np.arange(len(rewards)))
+
+    def __getitem__(self, rows: NDArray[np.bool_]) -> Self:
+        """Some of them, by a mask."""
+        return type(self)(*(getattr(self, f.name)[rows] for f in fields(self)))
 
     def trajectories(self, gamma: float, actions: NDArray[Any]) -> Trajectories:
         """The same as segments, with the discount γ; `actions[i]` is what action number i stands for."""

@@ -7,7 +7,6 @@ import sys
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
@@ -25,6 +24,7 @@ from gptd_rl.agents.memory import Memory, Transitions
 from gptd_rl.agents.multiscale import MultiScale
 from gptd_rl.agents.observing import as_rows
 from gptd_rl.agents.relevance import Selection, select_relevances, spread
+from gptd_rl.agents.runs import Run
 from gptd_rl.agents.trials import Episode, Trial, Trials
 from gptd_rl.collect import checked_count, collect
 from gptd_rl.gptdq import GPTDQ
@@ -264,11 +264,13 @@ class PolicyIteration:
             with self._blaming_the_environment():
                 step = source.step(self._spelt(actions))
             active = np.array([not run.restarting for run in runs])
-            seen = self._transitions(states, actions, step, active)
-            self._remember(seen)
+            seen = Transitions.of_step(states, actions, step, self._n_runs - len(runs))
+            self._check_finite("reward", seen.rewards[active, np.newaxis])
+            self._check_finite("observation", seen.reached[active])
+            self._remember(seen[active])
             self.num_timesteps += int(active.sum())
             states = np.array(step.states, dtype=np.float64)  # some environments use their arrays again
-            self._settle(runs, step, self._reached(step), states, bool(source.restart_steps))
+            self._settle(runs, step, seen.reached, states, bool(source.restart_steps))
             advance(self.num_timesteps)
             told.update_locals(dict(dones=step.terminated | step.truncated, rewards=step.rewards, self=self))
             if not told.on_step():
@@ -280,7 +282,7 @@ class PolicyIteration:
                 self._hand_over(runs, states)
                 told.on_rollout_start()
 
-    def _act(self, runs: list[_Run], states: Array) -> NDArray[np.int64]:
+    def _act(self, runs: list[Run], states: Array) -> NDArray[np.int64]:
         """Greedy actions of the policy that each run follows; random ones before there is any."""
         actions = self._rng.integers(self._n_actions, size=len(runs))
         for i, run in enumerate(runs):
@@ -289,23 +291,6 @@ class PolicyIteration:
                 # Ties are broken at random: where nothing is known yet all actions are alike.
                 actions[i] = self._rng.choice(np.flatnonzero(values >= values.max() - 1e-9 * abs(values.max())))
         return actions
-
-    def _transitions(self, states: Array, actions: NDArray[np.int64], step: Step, active: Any) -> Transitions:
-        """What the step brought, checked."""
-        ended, reached = step.terminated | step.truncated, self._reached(step)
-        rewards = np.asarray(step.rewards, dtype=np.float64)
-        self._check_finite("reward", rewards[active, np.newaxis])
-        self._check_finite("observation", reached[active])
-        numbers = self._n_runs - len(rewards) + np.arange(len(rewards))
-        return Transitions(
-            states[active],
-            actions[active],
-            rewards[active],
-            reached[active],
-            step.terminated[active],
-            ended[active],
-            numbers[active],
-        )
 
     @contextmanager
     def _blaming_the_environment(self) -> Iterator[None]:
@@ -328,25 +313,14 @@ class PolicyIteration:
             return self.seed
         return int(np.random.SeedSequence([self.seed, self._n_runs]).generate_state(1)[0] >> 1)
 
-    @staticmethod
-    def _reached(step: Step) -> Array:
-        """The states reached, the final ones where episodes ended, of shape (n_envs, n_dims)."""
-        reached = np.array(step.states, dtype=np.float64)
-        if step.finals is not None:
-            reached[step.terminated | step.truncated] = step.finals
-        return reached
-
-    def _settle(self, runs: list[_Run], step: Step, reached: Array, states: Array, restarts: bool) -> None:
+    def _settle(self, runs: list[Run], step: Step, reached: Array, states: Array, restarts: bool) -> None:
         """Book rewards; where an episode ended, record it and start the next with whoever is to be tried."""
         for i, run in enumerate(runs):
             if run.restarting:
                 runs[i] = self._start(states[i])
                 continue
-            run.total += float(step.rewards[i])
-            run.discounted += run.discount * float(step.rewards[i])
-            run.discount *= self.gamma
+            run.book(float(step.rewards[i]), 0.0 if step.terminated[i] else self.gamma)
             if step.terminated[i] or step.truncated[i]:
-                run.discount *= not step.terminated[i]
                 self.episodes.append((self.num_timesteps, run.total))
                 episode = Episode(run.total, run.start, self._keeps_word(run, reached[i]))
                 if run.trial is not None:
@@ -354,24 +328,20 @@ class PolicyIteration:
                 runs[i] = self._start(states[i])
                 runs[i].restarting = restarts
 
-    def _hand_over(self, runs: list[_Run], states: Array) -> None:
+    def _hand_over(self, runs: list[Run], states: Array) -> None:
         """Let the newest policy go on where the one under way broke its word."""
         assert self._newest is not None
         for run, state in zip(runs, states, strict=True):
             if not self._keeps_word(run, state):
                 run.trial, run.whole = Trial(self._newest.draw), False
 
-    def _keeps_word(self, run: _Run, state: Array) -> bool:
+    def _keeps_word(self, run: Run, state: Array) -> bool:
         """Whether an episode that came to `state` goes as the Q-function of its policy had promised."""
-        if run.trial is None or run.trial.q is None or self._newest is None:
-            return False
-        promised, left = run.trial.q.values(np.stack([run.start, state])).max(axis=1)
-        # V(x₀) against r₀ + γr₁ + … + γᵗV(x_t)
-        return bool(promised - (run.discounted + run.discount * left) <= WORD * self._newest.targets.std())
+        return self._newest is not None and run.shortfall(state) <= WORD * float(self._newest.targets.std())
 
-    def _start(self, state: Array) -> _Run:
+    def _start(self, state: Array) -> Run:
         """An episode that starts in `state`."""
-        return _Run(self._next_trial(), state)
+        return Run(self._next_trial(), state)
 
     def _next_trial(self) -> Trial | None:
         return None if self._newest is None else self.trials.next(self._newest.q, self._newest.draw)
@@ -605,16 +575,3 @@ class PolicyIteration:
     def load(cls, path: str | os.PathLike[str], env: Any = None) -> Self:
         """Read what `save` wrote; with an environment it can go on learning."""
         return agent_files.load(cls, path, env)
-
-
-@dataclass(eq=False)
-class _Run:
-    """An episode under way."""
-
-    trial: Trial | None  # who acts; None acts at random
-    start: Array
-    total: float = 0.0
-    discounted: float = 0.0  # the same, discounted to the start
-    discount: float = 1.0  # of what comes next
-    whole: bool = True  # whether the same policy acted all the time
-    restarting: bool = False  # the next step only resets
