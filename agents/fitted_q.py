@@ -1,15 +1,16 @@
 """Q of the greedy policy from all transitions ever seen: Gaussian-process regression, evaluate and improve in turns.
 
-Each sweep evaluates and improves the policy by one step: it regresses Q on ``r + γ max_a' Q(x', a')``, for a
-Gaussian process whose prior mean is the largest value there can be. So what was never tried looks good, and the greedy
-policy explores. The process is k(x, x')·ρ between two actions and k(x, x') for one: ρ = 0 is the δ kernel of the paper.
+This is fitted Q iteration (Ernst et al. 2005). Each sweep evaluates and improves the policy by one step: it regresses
+Q on ``r + γ max_a' Q(x', a')``, for a Gaussian process whose prior mean is the largest value there can be. So what was
+never tried looks good, and the greedy policy explores. The process is k(x, x')·ρ between two actions and
+k(x, x') for one: ρ = 0 is the δ kernel of the paper.
 
 With features ``φ(x) = L⁻¹k_m(x)`` of m states that stand for all, ``Q(x, a) = μ + φ(x)ᵀw_a``. The normal equations
 of all actions together have size m·|A|, but their blocks are coupled only through the sum of the w_a:
 
     [ blockdiag(G_a + λα I) − λβ (11ᵀ ⊗ I) ] w = Φᵀ(y − μ)        G_a = Φ_aᵀΦ_a
 
-with α = 1/(1−ρ), β = ρ/((1−ρ)(1−ρ+|A|ρ)), so that Woodbury's identity needs only m×m matrices.
+with α = 1/(1−ρ), β = ρ/((1−ρ)(1−ρ+|A|ρ)), the parts of R⁻¹ = αI − β11ᵀ (`ActionKernel.level_precision`), so that Woodbury's identity needs only m×m matrices.
 """
 
 from __future__ import annotations
@@ -75,11 +76,6 @@ class QFunction:
     weights: Array
     prior_mean: float
 
-    @property
-    def n_actions(self) -> int:
-        """Number of actions."""
-        return int(self.weights.shape[1])
-
     def values(self, states: Array) -> Array:
         """Q, of shape (n_states, n_actions)."""
         return self.prior_mean + self.kernel(states, self.subset) @ self.weights
@@ -123,7 +119,7 @@ def value_bounds(rewards: Array, gamma: float) -> tuple[float, float]:
 
 @dataclass(frozen=True, eq=False)
 class Design:
-    """Transitions in terms of the states that stand for all: what every critic's regression shares.
+    """Transitions in terms of the states that stand for all: what the regression of Q needs.
 
     Attributes
     ----------
@@ -218,7 +214,10 @@ def _draw(
     critic: Critic,
     rng: np.random.Generator,
 ) -> Array:
-    """Weights drawn from the posterior with σ = `deviation`, of shape (m, n_actions): a prior draw, conditioned."""
+    """Weights drawn from the posterior with σ = `deviation`, of shape (m, n_actions).
+
+    A draw from the prior, conditioned on noisy targets (Matheron's rule), so that nothing else is to be factorised.
+    """
     m, n_actions, rho = features.shape[1], len(regression.factors), critic.action_correlation
     # w⁰ ~ N(0, v₀ R ⊗ I) with R = (1−ρ)I + ρ11ᵀ and v₀ = σ²/λ
     prior = np.sqrt(rho) * rng.standard_normal((m, 1)) + np.sqrt(1.0 - rho) * rng.standard_normal((m, n_actions))

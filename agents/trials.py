@@ -126,8 +126,11 @@ class Trials:
 def _scores(newest: Trial, tried: list[Trial], value: Callable[[Array], Array]) -> Array:
     """By how much each policy is credibly better than the newest ones, of shape (n_tried,).
 
-    The best of many was also lucky. So what a policy earned is shrunk towards what the newest earn, by as much as
-    policies differ less from each other than episodes of one policy do, and one standard deviation is taken off.
+    The best of many was also lucky. So what a policy earned is shrunk towards what the newest earn (empirical Bayes),
+    by as much as policies differ less from each other than episodes of one policy do, and one standard deviation is
+    taken off. With s² the variance within policies, τ² that between them and n episodes, the posterior of the lead is
+
+        mean τ²/(τ² + s²/n) · lead,  variance τ²·(s²/n)/(τ² + s²/n)
     """
     arms = [newest, *tried]
     sizes = np.array([len(arm.episodes) for arm in arms])

@@ -1,4 +1,4 @@
-"""Learn to swing up a double pendulum in a few hundred steps, then ask how much each state variable mattered.
+"""Learn to swing up a double pendulum in a thousand steps, then ask how much each state variable mattered.
 
 The agent speaks Stable-Baselines3's verbs; nothing was tuned for this task. It writes policy_iteration.png.
 """
