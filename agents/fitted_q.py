@@ -10,7 +10,8 @@ of all actions together have size m·|A|, but their blocks are coupled only thro
 
     [ blockdiag(G_a + λα I) − λβ (11ᵀ ⊗ I) ] w = Φᵀ(y − μ)        G_a = Φ_aᵀΦ_a
 
-with α = 1/(1−ρ), β = ρ/((1−ρ)(1−ρ+|A|ρ)), the parts of R⁻¹ = αI − β11ᵀ (`ActionKernel.level_precision`), so that Woodbury's identity needs only m×m matrices.
+with α = 1/(1−ρ), β = ρ/((1−ρ)(1−ρ+|A|ρ)), the parts of R⁻¹ = αI − β11ᵀ (as in
+`ActionKernel.level_precision`), so that Woodbury's identity needs only m×m matrices.
 """
 
 from __future__ import annotations
