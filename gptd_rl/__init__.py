@@ -2,6 +2,7 @@
 
 from gptd_rl.collect import CollectionError, collect
 from gptd_rl.envs import register_environments
+from gptd_rl.evaluation.evaluate import evaluate_agent
 from gptd_rl.gptd import GPTD
 from gptd_rl.gptdq import GPTDQ
 from gptd_rl.kernels import SquaredExponential
@@ -26,6 +27,7 @@ __all__ = [
     "Transition",
     "collect",
     "collect_to_minari",
+    "evaluate_agent",
     "load",
 ]
 __version__ = "0.1.0"

@@ -1,113 +1,64 @@
-"""The command line: ``gptd-rl reproduce all --out DIR``.
+"""The command line, ``gptd-rl COMMAND``: the parser, and what every command has in common.
 
-Each subcommand is a function that adds its parser, and one that runs it and returns an exit code. What a subcommand
-needs is imported when it runs.
+Each command is a module of `gptd_rl.commands`. What it needs is imported when it runs.
 """
 
 from __future__ import annotations
 
-import argparse
+import shlex
 import sys
+import warnings
 from collections.abc import Sequence
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn
 
 import gptd_rl
+from gptd_rl.commands import collect, evaluate, iterate, plot, reproduce
+from gptd_rl.commands.options import Parser
+from gptd_rl.commands.terminal import INTERRUPTED, Refusal, fail, short_warnings
+from gptd_rl.gptd import InterruptedFitWarning
 
-if TYPE_CHECKING:
-    from gptd_rl.experiments.claims import Claim
+COMMANDS = (collect, evaluate, iterate, plot, reproduce)
 
-BAD_ARGUMENTS = 2
-INTERRUPTED = 130  # as shells count it
-
-
-class _Parser(argparse.ArgumentParser):
-    """A parser whose errors are one line."""
-
-    def error(self, message: str) -> NoReturn:
-        self.exit(BAD_ARGUMENTS, f"{self.prog}: {message}\n")
+EXAMPLES = """\
+gptd-rl evaluate --agent model.zip --env CartPole-v1
+gptd-rl iterate --env Acrobot-v1 --n-transitions 1000 --out agent.gptd
+gptd-rl evaluate --help"""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run a command and return its exit code: 0, 2 where the arguments are wrong, 130 after Ctrl-C.
+    """Run a command and return its exit code.
 
     Parameters
     ----------
     arguments : sequence of str, optional
         Those of the process by default.
+
+    Returns
+    -------
+    int
+        0; 1 if the work failed; 2 if arguments are wrong or input cannot be used; 130 after Ctrl-C.
     """
-    args = _parser().parse_args(arguments)
-    return int(args.run(args))
+    typed = sys.argv[1:] if arguments is None else list(arguments)
+    args = parser().parse_args(typed)
+    args.command_line = shlex.join(["gptd-rl", *typed])
+    with short_warnings():
+        # A fit that is cut short would keep the best model so far, which nobody asked for here.
+        warnings.simplefilter("error", InterruptedFitWarning)
+        try:
+            return int(args.run(args))
+        except Refusal as refusal:
+            return fail(str(refusal), refusal.code)
+        except (KeyboardInterrupt, InterruptedFitWarning):
+            return fail("interrupted, nothing was written", INTERRUPTED)
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = _Parser(prog="gptd-rl", description="Value functions with honest error bars.")
-    parser.add_argument("--version", action="version", version=f"gptd-rl {gptd_rl.__version__}")
-    commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
-    _add_reproduce(commands)
-    return parser
-
-
-# -------------------------------------------------------------------------------------- reproduce
-
-
-def _add_reproduce(commands: Any) -> None:
-    parser = commands.add_parser(
-        "reproduce",
-        help="run the paper's experiments and put its numbers beside ours",
-        description="Run the experiments of the paper's Section 6 and some beyond it; write figures, tables, a page.",
-    )
-    parser.add_argument("experiment", choices=("pendulum", "gridworld", "all"))
-    parser.add_argument(
-        "--out", type=Path, default=Path("reproduction"), metavar="DIR", help="folder to write to (%(default)s)"
-    )
-    parser.add_argument("--seeds", type=_count, default=3, metavar="N", help="number of seeds (%(default)s)")
-    parser.add_argument("--small", action="store_true", help="less of everything: a smoke run of seconds")
-    parser.set_defaults(run=_reproduce)
-
-
-def _count(text: str) -> int:
-    if not text.isdecimal() or int(text) < 1:
-        raise argparse.ArgumentTypeError(f"expected a whole number of 1 or more, got {text!r}")
-    return int(text)
-
-
-def _reproduce(args: argparse.Namespace) -> int:
-    from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
-
-    from gptd_rl.experiments.reproduce import Plan, make_writable, reproduce
-
-    plan = Plan(args.experiment, args.seeds, args.small)
-    console = Console()
-    columns = BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), TextColumn("{task.description}")
-    try:
-        make_writable(args.out)
-        with Progress(*columns, console=console, transient=True) as bar:
-            line = bar.add_task("", total=plan.n_ticks)
-            chapters = reproduce(plan, args.out, lambda word: bar.update(line, advance=1, description=word))
-    except OSError as error:
-        return _fail(f"cannot write to {args.out}: {error.strerror or error}", BAD_ARGUMENTS)
-    except KeyboardInterrupt:
-        return _fail("interrupted, nothing was written", INTERRUPTED)
-    _print_claims(console, [claim for chapter in chapters for claim in chapter.claims])
-    console.print(f"page: {args.out / 'index.html'}", soft_wrap=True, highlight=False)
-    return 0
-
-
-def _print_claims(console: Any, claims: Sequence[Claim]) -> None:
-    from rich.table import Table
-
-    table = Table("section", "claim", "verdict", "seeds", title="Claims", title_justify="left")
-    for claim in claims:
-        style = "green" if all(claim.held) else "bold red"
-        table.add_row(claim.section, claim.text, f"[{style}]{claim.verdict}[/]", claim.count)
-    console.print(table)
-
-
-def _fail(message: str, code: int) -> int:
-    sys.stderr.write(f"gptd-rl: {message}\n")
-    return code
+def parser() -> Parser:
+    """The parser of all commands."""
+    made = Parser(prog="gptd-rl", description="Value functions with honest error bars.", examples=EXAMPLES)
+    made.add_argument("--version", action="version", version=f"gptd-rl {gptd_rl.__version__}")
+    commands = made.add_subparsers(title="commands", metavar="COMMAND", required=True)
+    for command in COMMANDS:
+        command.add(commands)
+    return made
 
 
 if __name__ == "__main__":

@@ -17,7 +17,9 @@ ROOT = Path(__file__).resolve().parent.parent
 FOLDERS = {
     "gptd_rl": "gptd_rl",
     "gptd_rl.sampling": "gptd_rl/sampling",
+    "gptd_rl.evaluation": "gptd_rl/evaluation",
     "gptd_rl.experiments": "gptd_rl/experiments",
+    "gptd_rl.commands": "gptd_rl/commands",
     "gptd_rl.envs": "envs",
     "gptd_rl.agents": "agents",
 }
@@ -26,7 +28,7 @@ MODULES = [
     for package, folder in FOLDERS.items()
     for path in sorted((ROOT / folder).glob("*.py"))
 ]
-OUTERMOST = {("gptd_rl", "cli.py")}  # and all of gptd_rl.experiments
+OUTERMOST = ("gptd_rl.experiments", "gptd_rl.commands", "gptd_rl.cli")
 KNOW_GYMNASIUM = {"collect.py"}  # and gptd_rl.sampling below it
 OPTIONAL_OR_SLOW = ["matplotlib", "minari", "pygame", "stable_baselines3", "torch"]
 
@@ -159,10 +161,12 @@ def test_imports_point_one_way(package: str, path: Path) -> None:
     names = all_imports(path, package)
     assert not below(names, "envs"), "once installed, the name is gptd_rl.envs"
     assert not below(names, "agents"), "once installed, the name is gptd_rl.agents"
-    if package == "gptd_rl.experiments" or (package, path.name) in OUTERMOST:
+    if package in OUTERMOST or f"{package}.{path.stem}" in OUTERMOST:
         return
-    for outer in ("gptd_rl.experiments", "gptd_rl.cli"):
+    for outer in OUTERMOST:
         assert not below(names, outer), "experiments and the command line stand above everything"
+    if package != "gptd_rl.evaluation" and (package, path.name) != ("gptd_rl", "__init__.py"):
+        assert not below(names, "gptd_rl.evaluation"), "evaluating agents stands above the core and environments"
     if package != "gptd_rl.agents":
         assert not below(names, "gptd_rl.agents"), "agents stand above the core and environments"
     if package in ("gptd_rl", "gptd_rl.sampling"):

@@ -1,0 +1,1 @@
+"""The subcommands of ``gptd-rl``: a module each, with ``add(commands)`` and ``run(args) -> int``."""

@@ -1,0 +1,143 @@
+"""Whether what was learnt can be believed: predictions beside what fresh rollouts bring, at states nobody has seen."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.stats import norm
+
+from gptd_rl.collect import collect
+from gptd_rl.evaluation.branching import held_out, rolled_out
+from gptd_rl.evaluation.environments import Environment
+from gptd_rl.evaluation.fitting import Tick
+from gptd_rl.evaluation.learners import Returns, along
+from gptd_rl.evaluation.results import LEVELS, Check, Disagreement, Score, ValueFunction
+from gptd_rl.trajectories import Array
+
+SHARES = np.round(np.arange(0.05, 1.0, 0.05), 2)
+MAX_DISAGREEMENTS = 8
+
+
+@dataclass(frozen=True, eq=False)
+class Observed:
+    """What fresh episodes of the policy brought.
+
+    Attributes
+    ----------
+    returns : ndarray of shape (n_episodes,)
+        Undiscounted returns of complete episodes.
+    states : ndarray of shape (m, n_dims)
+    values, errors : ndarray of shape (m,)
+        Discounted returns from these states and their standard errors.
+    episodes : ndarray of shape (m,)
+    n_rollouts : int
+        From each state; 0 if there is only the return of the episode itself.
+    """
+
+    returns: Array
+    states: Array
+    values: Array
+    errors: Array
+    episodes: NDArray[np.int64]
+    n_rollouts: int
+
+
+def observe(
+    env: Environment,
+    policy: Any,
+    value: ValueFunction,
+    *,
+    n_episodes: int,
+    n_states: int,
+    gamma: float,
+    seed: int,
+    deterministic: bool,
+    tick: Tick,
+) -> Observed:
+    """Run fresh episodes and see what states are worth; `value` stands in for what rollouts leave out."""
+    if env.one is not None:
+        places = held_out(
+            env.one, policy, n_episodes=n_episodes, n_states=n_states, seed=seed, deterministic=deterministic
+        )
+        values, errors, n_rollouts = rolled_out(
+            places, policy, gamma=gamma, seed=seed, deterministic=deterministic, tail=value.predict, tick=tick
+        )
+        return Observed(places.returns, places.states, values, errors, places.episodes, n_rollouts)
+    fresh = collect(env.many, policy, n_episodes=n_episodes, gamma=gamma, seed=seed, deterministic=deterministic)
+    seen = Returns.of(fresh)
+    rng = np.random.default_rng(seed)
+    rows = np.sort(rng.choice(seen.usable, min(n_states, len(seen.usable)), replace=False))
+    values = seen.y + seen.z * along(value.predict, fresh)[seen.end]
+    returns = np.bincount(fresh.segment_of, weights=fresh.rewards).astype(np.float64)
+    return Observed(returns, fresh.states[rows], values[rows], np.zeros(len(rows)), fresh.segment_of[rows], 0)
+
+
+def check(observed: Observed, contestants: Mapping[str, ValueFunction], critic: Any) -> Check:
+    """Score all contestants, the model first."""
+    states, truth = observed.states, observed.values
+    model = next(iter(contestants.values()))
+    lower, upper = model.confidence_interval(states)
+    reliability = {
+        name: np.array([_held(truth, *one.confidence_interval(states, share)) for share in SHARES])
+        for name, one in contestants.items()
+    }
+    return Check(
+        kind="rollouts" if observed.n_rollouts else "returns",
+        states=states,
+        observed=truth,
+        errors=observed.errors,
+        episodes=observed.episodes,
+        predicted=model.predict(states),
+        lower=lower,
+        upper=upper,
+        critic=None if critic is None else critic(states),
+        shares=SHARES,
+        reliability=reliability,
+        scores=tuple(score(name, one, states, truth) for name, one in contestants.items()),
+        n_rollouts=observed.n_rollouts,
+    )
+
+
+def score(name: str, one: ValueFunction, states: Array, truth: Array) -> Score:
+    """How well one of them predicted."""
+    predicted = one.predict(states)
+    lower, upper = one.confidence_interval(states)
+    half = 0.5 * (upper - lower)
+    # A normal whose 95 % interval is this one; exact predictions would make it infinitely sharp.
+    std = np.maximum(half / norm.ppf(0.975), 1e-9 * max(float(np.abs(truth).max(initial=0.0)), 1.0))
+    return Score(
+        name=name,
+        rmse=float(np.sqrt(np.mean((predicted - truth) ** 2))),
+        bias=float(np.mean(predicted - truth)),
+        nlpd=float(-norm.logpdf(truth, predicted, std).mean()),
+        coverage=tuple(_held(truth, *one.confidence_interval(states, level)) for level in LEVELS),
+        half_width=float(half.mean()),
+    )
+
+
+def disagreements(check: Check) -> tuple[Disagreement, ...]:
+    """States at which the critic lies outside the model's interval, by how far, one for each episode."""
+    if check.critic is None:
+        return ()
+    outside = np.maximum(check.lower - check.critic, check.critic - check.upper)
+    found: list[Disagreement] = []
+    seen: set[int] = set()
+    for i in np.argsort(-outside):
+        if outside[i] <= 0 or len(found) == MAX_DISAGREEMENTS:
+            break
+        if int(check.episodes[i]) in seen:  # its neighbours would say the same again
+            continue
+        seen.add(int(check.episodes[i]))
+        numbers = (check.critic[i], check.predicted[i], check.lower[i], check.upper[i], check.observed[i])
+        found.append(Disagreement(tuple(check.states[i].tolist()), *(float(n) for n in numbers)))
+    return tuple(found)
+
+
+def _held(truth: Array, lower: Array, upper: Array) -> float:
+    """Share of true values inside, ends included up to rounding."""
+    slack = 1e-9 * np.maximum(np.abs(truth), 1.0)
+    return float(np.mean((lower - slack <= truth) & (truth <= upper + slack)))

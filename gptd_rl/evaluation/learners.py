@@ -1,0 +1,197 @@
+"""Ways to learn V from trajectories: each a function from data to a function of states.
+
+All of them take data of *some* episodes and can be asked about others, so that each can be judged on episodes it has
+not seen (`gptd_rl.evaluation.calibration`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gptd_rl import sparse
+from gptd_rl.bound import Bound, Choice
+from gptd_rl.gptd import GPTD
+from gptd_rl.problems import open_fleet
+from gptd_rl.temporal import TemporalDifference
+from gptd_rl.trajectories import Array, Trajectories
+
+Rows = NDArray[np.int64]
+Values = Callable[[Array], Array]
+Learner = Callable[[Trajectories], Values]
+
+# Penalties that are tried, by the mean square of a feature and by the number of returns.
+PENALTIES = np.logspace(-6, 1, 15)
+N_FOLDS = 5
+# States from which basis states are chosen.
+N_CANDIDATES = 2000
+
+
+class Critic(Protocol):
+    """What an agent itself thinks of states."""
+
+    def __call__(self, states: Array) -> Array:
+        """Values at states of shape (m, n_dims), of shape (m,)."""
+
+    def features(self, states: Array) -> Array:
+        """What the last layer makes its value of, of shape (m, n_features)."""
+
+
+# ------------------------------------------------------------------------------------ returns, with their tails
+
+
+@dataclass(frozen=True, eq=False)
+class Returns:
+    """Discounted returns as far as the data go: ``y = V(x) − z V(x_end) + noise``.
+
+    Where an episode was cut off, the future of its last state x_end is missing; z is its discount, 0 for episodes that
+    ended by themselves. So what is compared with y is a difference of values, and nothing is made up.
+    """
+
+    y: Array  # [n]
+    z: Array  # [n]
+    end: Rows  # row of x_end  [n]
+    usable: Rows  # at which y says enough about V(x)  [k]
+    episode: Rows  # [n]
+
+    @classmethod
+    def of(cls, data: Trajectories) -> Returns:
+        """Returns of `data`; of little use are those that are mostly tail."""
+        H = TemporalDifference.of(data)
+        z = H.null_vectors()
+        inner = np.ones(len(data), dtype=bool)
+        inner[data.last] = False
+        most = 0.5 if (z[inner] <= 0.5).mean() >= 0.1 else float(np.median(z[inner]))
+        usable = np.flatnonzero(inner & (z <= most)).astype(np.int64)
+        return cls(H.returns(data.rewards), z, np.repeat(data.last, data.lengths), usable, data.segment_of)
+
+    def difference(self, values: Array) -> Array:
+        """V(x) − z V(x_end), of shape (n, ...), for values of shape (n, ...)."""
+        z = self.z.reshape(-1, *[1] * (values.ndim - 1))
+        return values - z * values[self.end]
+
+
+def relative_to(data: Trajectories, values: Array) -> Trajectories:
+    """The same trajectories with rewards r − H·values: what is left of V is their value function."""
+    H = TemporalDifference.of(data)
+    return replace(data, rewards=np.where(H.has_row, data.rewards - H.apply(values), 0.0))
+
+
+def along(values: Values, data: Trajectories) -> Array:
+    """Values at all states of the data, 0 at terminal ones, of shape (n,)."""
+    found = np.array(values(data.states), dtype=np.float64)
+    found[data.last[data.terminated]] = 0.0
+    return found
+
+
+# ------------------------------------------------------------------------------------ learners
+
+
+def monte_carlo(data: Trajectories) -> Values:
+    """One number for all states: the average return."""
+    returns = Returns.of(data)
+    # y = (1 − z) V for a constant V
+    weight = 1.0 - returns.z[returns.usable]
+    constant = float(weight @ returns.y[returns.usable] / (weight @ weight))
+    return lambda states: np.full(len(states), constant)
+
+
+@dataclass(frozen=True, eq=False)
+class RefittedCritic:
+    """The agent's critic with its last layer fitted again to returns, as far as they call for it.
+
+    Ridge regression of what the critic leaves of the returns, on the features of its last layer; the penalty is the one
+    that predicts left-out episodes best.
+    """
+
+    critic: Critic
+
+    def __call__(self, data: Trajectories) -> Values:
+        """Fit the correction to `data`."""
+        left = relative_to(data, along(self.critic, data))
+        returns = Returns.of(left)
+        centre, spread = self._units(data.states)
+        A = returns.difference(self._standardised(data.states, centre, spread))[returns.usable]
+        y = returns.y[returns.usable]
+        weights = _ridge(A, y, _best_penalty(A, y, returns.episode[returns.usable]))
+        return lambda x: self.critic(x) + self._standardised(x, centre, spread) @ weights
+
+    def _units(self, states: Array) -> tuple[Array, Array]:
+        features = self.critic.features(states)
+        spread = features.std(axis=0)
+        return features.mean(axis=0), np.where(spread > 1e-8 * max(spread.max(initial=0.0), 1e-300), spread, np.inf)
+
+    def _standardised(self, states: Array, centre: Array, spread: Array) -> Array:
+        """Features in units of their spread, and a constant, of shape (m, n_features + 1)."""
+        features = (self.critic.features(states) - centre) / spread
+        return np.column_stack([features, np.ones(len(features))])
+
+
+def _ridge(A: Array, y: Array, penalty: float) -> Array:
+    gram = A.T @ A
+    gram.flat[:: len(gram) + 1] += penalty * len(A)
+    return np.asarray(np.linalg.solve(gram, A.T @ y))
+
+
+def _best_penalty(A: Array, y: Array, episodes: Rows) -> float:
+    fold = folds(episodes)
+    errors = np.zeros(len(PENALTIES))
+    for f in range(N_FOLDS):
+        out = fold == f
+        values, vectors = np.linalg.eigh(A[~out].T @ A[~out])
+        projected, right = A[out] @ vectors, vectors.T @ (A[~out].T @ y[~out])
+        for i, penalty in enumerate(PENALTIES):
+            errors[i] += np.sum((y[out] - projected @ (right / (values + penalty * (~out).sum()))) ** 2)
+    return float(PENALTIES[errors.argmin()])
+
+
+@dataclass(frozen=True, eq=False)
+class Conditioned:
+    """A Gaussian process whose θ and basis states were chosen before; only conditioning is left to be done.
+
+    Parameters
+    ----------
+    v : GPTD
+        Fitted, to a part of the data perhaps: its kernel, noise and thinning are taken over.
+    basis : sparse.Basis
+    mean : Learner, optional
+        What the process is added to.
+    """
+
+    v: GPTD
+    basis: sparse.Basis
+    mean: Learner | None = None
+
+    @classmethod
+    def on(cls, v: GPTD, data: Trajectories, size: int, mean: Learner | None = None) -> Conditioned:
+        """Choose up to `size` basis states among those of `data`."""
+        candidates = np.unique(data.states, axis=0)
+        picked = np.linspace(0, len(candidates) - 1, min(N_CANDIDATES, len(candidates))).round().astype(int)
+        choice = Choice(candidates[picked], size, None)
+        bound = Bound([open_fleet(data, "stochastic")], choice, data.n_rows)
+        return cls(v, bound.at(v.model_).basis(v.model_, whitened=True), mean)
+
+    def __call__(self, data: Trajectories) -> Values:
+        """Condition on `data`."""
+        if self.mean is None:
+            return self._process(data)
+        mean = self.mean(data)
+        process = self._process(relative_to(data, along(mean, data)))
+        return lambda states: mean(states) + process(states)
+
+    def _process(self, data: Trajectories) -> Values:
+        model, fleet = self.v.model_, open_fleet(data, "stochastic")
+        noisy = model.with_noise(self.v.thinning_ * model.noise_variance)
+        solution = sparse.Solution.of(noisy, self.basis, fleet.sum(sparse.statistics, self.basis))
+        return sparse.Posterior(solution, np.zeros(0), "projected_process").mean
+
+
+def folds(episodes: Rows) -> Rows:
+    """A fold 0 … N_FOLDS − 1 for each row, the same for all rows of an episode, at random."""
+    names, row = np.unique(episodes, return_inverse=True)
+    order = np.random.default_rng(0).permutation(len(names))
+    return (order % N_FOLDS)[row]
