@@ -24,7 +24,7 @@ import gptd_rl  # noqa: F401  (registers the swing-up)
 FOLDER = Path(__file__).parent / "results" / "evaluate"
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Training:
     """How an agent was trained, and how it is evaluated.
 

@@ -197,8 +197,8 @@ def _warnings(data: Trajectories, observed: Observed, deterministic: bool, off_p
     n = data.n_segments
     if not data.terminated.any():
         yield (
-            f"No episode ended by itself. Values take it that life beyond the cut goes on as it did before; of {n} "
-            f"episodes without a failure one can only say that fewer than {min(1.0, 3.0 / n):.0%} fail (95 % sure)."
+            "No episode ended by itself. Values take it that life beyond the cut goes on as it did before; "
+            f"{n} episodes without a failure only say that fewer than {min(100, 300 / n):.0f} % fail (95 % sure)."
         )
     if n < FEW_EPISODES:
         yield f"Only {n} episodes: the 95 % interval rests on the largest errors of very few. Collect more transitions."

@@ -28,8 +28,9 @@ from gptd_rl.gptd import GPTD
 from gptd_rl.trajectories import Array, Trajectories
 
 N_SELECTED = 2000  # states that choose the kernel
-N_COMPARED = 800  # states that choose between kinds of kernels
+N_COMPARED = 500  # states that choose between kinds of kernels
 MAX_COMPARED_INPUTS = 12
+NEGLIGIBLE = 1e-3  # strength of an input that may go
 SUBSET_SIZE = 400
 
 Tick = Callable[[int, int], None]
@@ -146,18 +147,22 @@ def relevance(v: GPTD, part: Trajectories, is_categorical: bool) -> Relevance:
             "isotropic" if part.n_dims > 1 else "ard",
             v.relevances_ * spread**2, None, None, names, (), np.nan, np.nan, len(part),
         )  # fmt: skip
-    with uninterrupted():
-        pruning = v.prune().pruning_
-    directions, strengths = _directions(v, part, spread)
+    strengths = v.relevances_ * spread**2
+    kept, removed, pruned = np.arange(part.n_dims), np.zeros(0, dtype=int), np.nan
+    if (strengths < NEGLIGIBLE).any():
+        with uninterrupted():
+            pruning = v.prune(NEGLIGIBLE).pruning_
+        kept, removed, pruned = pruning.kept, pruning.removed, pruning.after.log_likelihood
+    directions, along_them = _directions(v, part, spread)
     return Relevance(
         "ard" if directions is None else "factor",
-        v.relevances_ * spread**2,
-        directions,
         strengths,
-        tuple(pruning.kept.tolist()),
-        tuple(pruning.removed.tolist()),
-        pruning.before.log_likelihood,
-        pruning.after.log_likelihood if len(pruning.removed) else np.nan,
+        directions,
+        along_them,
+        tuple(kept.tolist()),
+        tuple(removed.tolist()),
+        v.log_marginal_likelihood_,
+        pruned,
         part.n_transitions,
     )
 

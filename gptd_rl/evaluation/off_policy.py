@@ -82,7 +82,8 @@ def compare_policies(data: Trajectories, act: OnStates, space: Space[Any], targe
     text = ""
     if share > 0.02:
         text = (
-            f"{target} would act otherwise in {share:.0%} of the states: the data say little about what follows there, "
-            "and in a stochastic system the estimate is biased. Trust the check by fresh rollouts, not the interval."
+            f"{target} would act otherwise in {100 * share:.0f} % of the states: the data say little about what "
+            "follows there, and in a stochastic system the estimate is biased. Trust the check by fresh rollouts, not "
+            "the interval."
         )
     return OffPolicy(target, len(rows), share, float(apart.mean()), text)

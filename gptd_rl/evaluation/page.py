@@ -288,8 +288,8 @@ def _policy(evaluation: Evaluation) -> list[str]:
     ]
     seen = np.isfinite(check.observed) & np.isfinite(check.predicted)
     if seen.any():
-        fresh = (
-            f"the mean of {check.n_rollouts} fresh runs from the state" if check.kind == "rollouts" else "one return"
+        fresh = {0: "one return", 1: "one fresh run from the state"}.get(
+            check.n_rollouts, f"the mean of {check.n_rollouts} fresh runs from the state"
         )
         critic = None if check.critic is None else check.critic[seen]
         observed, predicted, lower, upper = (
@@ -355,7 +355,11 @@ def _pruning(relevance: Relevance, names: Sequence[str]) -> list[str]:
     said.append(f"Pruning leaves out {gone}{f' and {more} more' if more > 0 else ''}.")
     difference = relevance.pruned_evidence - relevance.evidence
     if np.isfinite(difference):
-        says = "the simpler model explains the rewards as well or better" if difference > -3 else "a real loss"
+        says = (
+            "the simpler model explains the rewards as well or better"
+            if difference > -3
+            else "a real loss, so it had better stay"
+        )
         change = f"from {number(relevance.evidence, 10)} to {number(relevance.pruned_evidence, 10)}"
         said.append(f"The evidence (log marginal likelihood, higher is better) goes {change}: {says}.")
     return said
@@ -370,10 +374,12 @@ def _belief(check: Check) -> list[str]:
     if not check.scores or not n:
         return [*parts, "<p>Nothing was checked: there were no held-out episodes.</p>"]
     diagram = figures.plot_reliability(check.shares, check.reliability, chance(check.shares, n))
+    states = f"From each of {len(check.observed)} states the environment was run on"
     fresh = (
-        f"From each of {len(check.observed)} states the environment was run {check.n_rollouts} more times; the mean "
-        "return is what the intervals are held against."
-        if check.kind == "rollouts"
+        f"{states} {check.n_rollouts} times; the mean return is what the intervals are held against."
+        if check.n_rollouts > 1
+        else f"{states}; nothing is random here, so its return is the value."
+        if check.n_rollouts == 1
         else "The environment cannot be continued from a state, so intervals are held against single returns, and "
         "include their noise."
     )
@@ -613,10 +619,16 @@ def _making(evaluation: Evaluation, command: str) -> list[str]:
         for name, seconds in (("collecting", timing.collect), ("fitting", timing.fit), ("checking", timing.check))
     )
     made = f"<p>Made by <code>{escape(command)}</code>.</p>" if command else ""
+    shares = ", ".join(
+        f"{percent(share)} {escape(name)}" for name, share in evaluation.setting.learners.items() if share
+    )
     how = (
         "<p>Transitions of the policy were collected, and a Gaussian process was fitted to their rewards "
-        "(Gaussian-process temporal differences). Its relevances were chosen by the evidence. It was then held against "
-        'episodes that it had not seen. All numbers are in <a href="evaluation.json">evaluation.json</a>.</p>'
+        "(Gaussian-process temporal differences, GPTD). Its relevances were chosen by the evidence. An agent's own "
+        "critic serves as a first guess as far as it helps to predict episodes that were left out: V is "
+        f"{shares}. The errors at left-out episodes, compared with those nearby, say how wide intervals must be; those "
+        "of the critic and of Monte Carlo are as wide as their own errors, the same everywhere. All was then held "
+        'against fresh episodes. All numbers are in <a href="evaluation.json">evaluation.json</a>.</p>'
     )
     return [
         '<h2 id="making">How this was made</h2>',
