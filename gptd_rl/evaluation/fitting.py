@@ -13,6 +13,7 @@ import numpy as np
 from gptd_rl.estimator import InterruptedFitWarning, RelevanceWarning
 from gptd_rl.evaluation.calibration import Calibrated, calibrate, left_out, stack
 from gptd_rl.evaluation.learners import (
+    Bounded,
     Conditioned,
     Critic,
     Learner,
@@ -66,8 +67,8 @@ class Fitted:
 def fit(data: Trajectories, critic: Critic | None, *, is_categorical: bool, tick: Tick) -> Fitted:
     """Learn V from `data`, with the agent's critic as a first guess if there is one.
 
-    Two or three ways of learning are combined, each counting as much as it helps to predict left-out episodes: GPTD
-    alone; the critic with its last layer fitted again; and that with GPTD for what it leaves.
+    Several are combined, each counting as much as it helps to predict left-out episodes: GPTD alone; the critic; the
+    critic with its last layer fitted again; and that with GPTD for what it leaves. None goes beyond the returns seen.
     """
     part = excerpt(data, N_SELECTED)
     v = select(part, is_categorical)
@@ -77,9 +78,11 @@ def fit(data: Trajectories, critic: Critic | None, *, is_categorical: bool, tick
         refitted = RefittedCritic(critic)
         mean = refitted(part)
         w = select(relative_to(part, along(mean, part)), is_categorical)
+        learners["critic"] = lambda data: critic
         learners["critic, refitted"] = refitted
         learners["critic, refitted, and GPTD"] = Conditioned.on(w, data, SUBSET_SIZE, refitted)
     tick(2, 5)
+    learners = {name: Bounded(learner) for name, learner in learners.items()}
     guesses = left_out(list(learners.values()), data)
     returns = Returns.of(data)
     shares = stack(guesses, returns)

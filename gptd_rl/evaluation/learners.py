@@ -75,6 +75,20 @@ class Returns:
         return values - z * values[self.end]
 
 
+def extremes(data: Trajectories) -> tuple[float, float]:
+    """The worst and the best return that `data` allow: no state like these is worth less, or more.
+
+    Where an episode was cut off, the smallest or the largest reward, for ever, stands for what is missing.
+    """
+    returns, gamma = Returns.of(data), float(data.discounts.max(initial=0.0))
+    y, z = returns.y[returns.usable], returns.z[returns.usable]
+    if gamma >= 1.0 and z.any():
+        return -np.inf, np.inf
+    horizon = 1.0 / (1.0 - gamma) if gamma < 1.0 else 0.0
+    worst, best = min(float(data.rewards.min()), 0.0), max(float(data.rewards.max()), 0.0)
+    return float((y + z * worst * horizon).min()), float((y + z * best * horizon).max())
+
+
 def relative_to(data: Trajectories, values: Array) -> Trajectories:
     """The same trajectories with rewards r − H·values: what is left of V is their value function."""
     H = TemporalDifference.of(data)
@@ -98,6 +112,18 @@ def monte_carlo(data: Trajectories) -> Values:
     weight = 1.0 - returns.z[returns.usable]
     constant = float(weight @ returns.y[returns.usable] / (weight @ weight))
     return lambda states: np.full(len(states), constant)
+
+
+@dataclass(frozen=True, eq=False)
+class Bounded:
+    """A learner that keeps to what returns the data allow: neither features nor kernels know where to stop."""
+
+    learner: Learner
+
+    def __call__(self, data: Trajectories) -> Values:
+        """Learn, and keep to the `extremes`."""
+        values, (low, high) = self.learner(data), extremes(data)
+        return lambda states: np.clip(values(states), low, high)
 
 
 @dataclass(frozen=True, eq=False)
