@@ -1,6 +1,6 @@
 """How well trained agents are evaluated: error and coverage of V beside the agents' own critics and other methods.
 
-    python benchmarks/evaluate.py                    # the four agents, three data sets each, and the time to a page
+    python benchmarks/evaluate.py                    # the four agents, two data sets each, and the time to a page
     python benchmarks/evaluate.py --small            # a smoke run of seconds
 
 Truth is V^π from 200 fresh rollouts per state (one, where nothing is random), at states of fresh episodes, by batched
@@ -140,7 +140,7 @@ def table(rows: list[dict[str, Any]]) -> str:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--seeds", type=int, default=2)
     parser.add_argument("--n-transitions", type=int, default=10_000)
     parser.add_argument("--states", type=int, default=400)
     parser.add_argument("--rollouts", type=int, default=200)

@@ -25,7 +25,7 @@ from gptd_rl.trajectories import Array
 
 NEGLIGIBLE = 0.01  # discount at which a rollout may stop
 N_ROLLOUTS = 10  # from each state, where something is random
-MAX_STEPS = 200_000  # of all rollouts together, about
+MAX_STEPS = 300_000  # of all rollouts together, about
 
 
 @dataclass(frozen=True, eq=False)

@@ -8,7 +8,7 @@ errors, in units of what is usual nearby, give the widths (split conformal predi
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -98,12 +98,15 @@ class Calibrated:
         Sizes of left-out errors by their scale, sorted.
     n_episodes : int
         Episodes that they come from.
+    narrower : Calibrated or None
+        Intervals take its quantiles where these are smaller.
     """
 
     values: Values
     scale: Values
     ratios: Array
     n_episodes: int
+    narrower: Calibrated | None = None
 
     def predict(self, states: ArrayLike) -> Array:
         """Values at states of shape (m, n_dims), of shape (m,)."""
@@ -123,7 +126,23 @@ class Calibrated:
         With n episodes the share is level·(n+1)/n: of n + 1 episodes alike, any may be the one asked about.
         """
         share = min(level * (1.0 + 1.0 / self.n_episodes), 1.0)
-        return float(np.quantile(self.ratios, share, method="higher"))
+        quantile = float(np.quantile(self.ratios, share, method="higher"))
+        return quantile if self.narrower is None else min(quantile, self.narrower.quantile(level))
+
+    def knowing(self, states: Array, truth: Array, errors: Array) -> Calibrated:
+        """The same with intervals for V instead of returns, from values that are known up to standard errors.
+
+        Left-out errors are those against single returns, luck included. Where the values of some other states are
+        known, they say how much narrower intervals may be.
+
+        Parameters
+        ----------
+        states : ndarray of shape (m, n_dims)
+        truth, errors : ndarray of shape (m,)
+        """
+        squared = np.maximum((self.values(states) - truth) ** 2 - errors**2, 0.0)
+        ratios = np.sqrt(squared) / np.maximum(self.scale(states), np.finfo(np.float64).tiny)
+        return replace(self, narrower=Calibrated(self.values, self.scale, np.sort(ratios), len(states)))
 
 
 def calibrate(values: Values, left_out_values: Array, data: Trajectories, weights: Array | None) -> Calibrated:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -45,6 +45,20 @@ class Observed:
     episodes: NDArray[np.int64]
     n_rollouts: int
 
+    def halves(self) -> tuple[Observed, Observed]:
+        """What is known of every second episode, and of the others."""
+        second = np.unique(self.episodes, return_inverse=True)[1] % 2 == 1
+        return self._only(~second), self._only(second)
+
+    def _only(self, rows: NDArray[np.bool_]) -> Observed:
+        return replace(
+            self,
+            states=self.states[rows],
+            values=self.values[rows],
+            errors=self.errors[rows],
+            episodes=self.episodes[rows],
+        )
+
 
 def observe(
     env: Environment,
@@ -78,18 +92,18 @@ def observe(
 
 def check(observed: Observed, contestants: Mapping[str, ValueFunction], critic: Any) -> Check:
     """Score all contestants, the model first."""
-    states, truth = observed.states, observed.values
+    states, truth, errors = observed.states, observed.values, observed.errors
     model = next(iter(contestants.values()))
     lower, upper = model.confidence_interval(states)
     reliability = {
-        name: np.array([_held(truth, *one.confidence_interval(states, share)) for share in SHARES])
+        name: np.array([_held(one, states, truth, errors, share) for share in SHARES])
         for name, one in contestants.items()
     }
     return Check(
         kind="rollouts" if observed.n_rollouts else "returns",
         states=states,
         observed=truth,
-        errors=observed.errors,
+        errors=errors,
         episodes=observed.episodes,
         predicted=model.predict(states),
         lower=lower,
@@ -97,13 +111,13 @@ def check(observed: Observed, contestants: Mapping[str, ValueFunction], critic: 
         critic=None if critic is None else critic(states),
         shares=SHARES,
         reliability=reliability,
-        scores=tuple(score(name, one, states, truth) for name, one in contestants.items()),
+        scores=tuple(score(name, one, states, truth, errors) for name, one in contestants.items()),
         n_rollouts=observed.n_rollouts,
     )
 
 
-def score(name: str, one: ValueFunction, states: Array, truth: Array) -> Score:
-    """How well one of them predicted."""
+def score(name: str, one: ValueFunction, states: Array, truth: Array, errors: Array) -> Score:
+    """How well one of them predicted what is known up to standard errors."""
     predicted = one.predict(states)
     lower, upper = one.confidence_interval(states)
     half = 0.5 * (upper - lower)
@@ -114,7 +128,7 @@ def score(name: str, one: ValueFunction, states: Array, truth: Array) -> Score:
         rmse=float(np.sqrt(np.mean((predicted - truth) ** 2))),
         bias=float(np.mean(predicted - truth)),
         nlpd=float(-norm.logpdf(truth, predicted, std).mean()),
-        coverage=tuple(_held(truth, *one.confidence_interval(states, level)) for level in LEVELS),
+        coverage=tuple(_held(one, states, truth, errors, level) for level in LEVELS),
         half_width=float(half.mean()),
     )
 
@@ -137,7 +151,9 @@ def disagreements(check: Check) -> tuple[Disagreement, ...]:
     return tuple(found)
 
 
-def _held(truth: Array, lower: Array, upper: Array) -> float:
-    """Share of true values inside, ends included up to rounding."""
-    slack = 1e-9 * np.maximum(np.abs(truth), 1.0)
-    return float(np.mean((lower - slack <= truth) & (truth <= upper + slack)))
+def _held(one: ValueFunction, states: Array, truth: Array, errors: Array, level: float) -> float:
+    """Share of true values inside the intervals, which are widened by how badly the truth is known."""
+    lower, upper = one.confidence_interval(states, level)
+    half = np.hypot(0.5 * (upper - lower), norm.ppf(0.5 + 0.5 * level) * errors)
+    slack = 1e-9 * np.maximum(np.abs(truth), 1.0)  # for rounding
+    return float(np.mean(np.abs(truth - 0.5 * (lower + upper)) <= half + slack))

@@ -13,6 +13,7 @@ from scipy import stats
 
 from gptd_rl.collect import checked_count, checked_discount, collect
 from gptd_rl.evaluation.archives import Normalised
+from gptd_rl.evaluation.calibration import Calibrated
 from gptd_rl.evaluation.checking import Observed, check, disagreements, observe
 from gptd_rl.evaluation.critics import critic_name, critic_of
 from gptd_rl.evaluation.environments import opened
@@ -37,7 +38,7 @@ def evaluate_agent(
     seed: int = 0,
     target: Any = None,
     n_episodes: int = 40,
-    n_states: int = 100,
+    n_states: int = 160,
     input_names: Sequence[str] | None = None,
     progress: Progress | None = None,
 ) -> Evaluation:
@@ -62,7 +63,8 @@ def evaluate_agent(
     n_episodes : int
         Fresh episodes for the check.
     n_states : int
-        States of theirs from which rollouts start.
+        States of theirs from which rollouts start. Where returns are random, half of them set the widths of the
+        intervals, and only the others judge them.
     input_names : sequence of str, optional
         Names of the observations.
     progress : callable, optional
@@ -139,7 +141,12 @@ def evaluate_agent(
             deterministic=deterministic,
             tick=lambda done, total: tell("check", done, total),
         )
-        checked = check(observed, {"GPTD": value} | others, critic)
+        judged = observed
+        if observed.n_rollouts > 1 and isinstance(value, Calibrated):
+            # Returns are random: half of the true values set the widths, the other half judges them.
+            known, judged = observed.halves()
+            value = value.knowing(known.states, known.values, known.errors)
+        checked = check(judged, {"GPTD": value} | others, critic)
         tell("check", 1, 1)
         done = time.perf_counter()
     setting = Setting(
@@ -166,7 +173,7 @@ def evaluate_agent(
         value=value,
         critic=critic,
         data=data,
-        warnings=tuple(_warnings(data, observed, deterministic, off_policy.warning if off_policy else "")),
+        warnings=tuple(_warnings(data, observed, off_policy.warning if off_policy else "")),
         timing=Timing(collected - began, learnt - collected, done - learnt),
     )
 
@@ -190,7 +197,7 @@ def _student(sample: Array) -> Interval:
     return Interval(mean, mean - half, mean + half)
 
 
-def _warnings(data: Trajectories, observed: Observed, deterministic: bool, off_policy: str) -> Iterator[str]:
+def _warnings(data: Trajectories, observed: Observed, off_policy: str) -> Iterator[str]:
     """What a reader should know before believing any of it."""
     if off_policy:
         yield off_policy
@@ -206,11 +213,6 @@ def _warnings(data: Trajectories, observed: Observed, deterministic: bool, off_p
         yield (
             "The environment cannot be copied, so values were checked against single returns of fresh episodes: "
             "coverage is that of returns."
-        )
-    elif observed.n_rollouts > 1:
-        yield (
-            "Returns are random here. Intervals are as wide as errors against single returns ask for, luck included, "
-            "so they tend to be wider than V itself needs."
         )
 
 
