@@ -7,6 +7,7 @@ the same result.
 
 from __future__ import annotations
 
+import sys
 import tempfile
 import time
 import warnings
@@ -63,4 +64,4 @@ def collect(args: Arguments, shard: int) -> gptd_rl.Trajectories:
 
 
 if __name__ == "__main__":
-    main(Arguments())
+    main(Arguments(n_transitions=40_000, n_shards=4) if "--small" in sys.argv else Arguments())

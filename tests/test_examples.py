@@ -1,8 +1,9 @@
-"""Every example runs from the root of the project, in a fresh process, with warnings as errors."""
+"""Every example runs in a fresh process, in an empty folder, with warnings as errors; the long ones on less."""
 
 from __future__ import annotations
 
 import os
+import runpy
 import subprocess
 import sys
 from pathlib import Path
@@ -11,28 +12,52 @@ import pytest
 
 ROOT = Path(__file__).parent.parent
 EXAMPLES = sorted((ROOT / "examples").glob("*.py"))
+WROTE = {
+    "evaluate_any_policy": "any_policy/index.html",
+    "evaluate_sb3_agent": "demo/index.html",
+    "policy_iteration": "policy_iteration.png",
+    "relevances": "relevances.png",
+    "tensorboard_callback": "runs/A2C_1",
+}
+SAID = {
+    "evaluate_any_policy": "LinearController on CartPole-v1",
+    "evaluate_sb3_agent": "A2C on CartPole-v1",
+    "million": "fitted by the sparse method",
+    "off_policy_minari": "largest error of a prediction: 0.00",
+    "relevances": "inputs kept: [0]",
+    "tensorboard_callback": "relevance/y",
+}
+
+
+def run(example: Path, folder: Path) -> str:
+    environment = os.environ | dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS"), "1")
+    small = ["--small"] if "--small" in example.read_text(encoding="utf-8") else []
+    done = subprocess.run(
+        [sys.executable, "-W", "error", str(example), *small],
+        cwd=folder,
+        env=environment | {"MPLBACKEND": "Agg", "SDL_VIDEODRIVER": "dummy"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
 
 
 @pytest.mark.parametrize("example", EXAMPLES, ids=lambda p: p.stem)
 def test_example_runs(example: Path, tmp_path: Path):
-    environment = {**os.environ, "MPLBACKEND": "Agg", "OMP_NUM_THREADS": "1", "SDL_VIDEODRIVER": "dummy"}
-    done = subprocess.run(
-        [sys.executable, "-W", "error", str(example)], cwd=tmp_path, env=environment, capture_output=True, text=True
-    )
-    assert done.returncode == 0, done.stderr
-    assert done.stdout
+    assert SAID.get(example.stem, "\n") in run(example, tmp_path)
+    assert (tmp_path / WROTE.get(example.stem, "")).exists()
 
 
-def test_the_demo_says_what_matters_and_draws(tmp_path: Path):
-    environment = {**os.environ, "MPLBACKEND": "Agg"}
-    done = subprocess.run(
-        [sys.executable, str(ROOT / "examples" / "demo.py")],
-        cwd=tmp_path,
-        env=environment,
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    assert "relevances: x" in done.stdout
-    assert "inputs removed: 1" in done.stdout
-    assert (tmp_path / "demo.png").read_bytes().startswith(b"\x89PNG")
+def test_the_demo_trains_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]):
+    torch = pytest.importorskip("torch")
+    demo = runpy.run_path(str(ROOT / "examples" / "evaluate_sb3_agent.py"))
+    monkeypatch.setattr("gptd_rl.evaluate_agent", lambda *args, **options: pytest.fail("far enough"))
+    threads, said = torch.get_num_threads(), []
+    for _ in range(2):
+        with pytest.raises(pytest.fail.Exception, match="far enough"):
+            demo["main"](demo["Arguments"](out=tmp_path / "new" / "demo", n_steps=80))
+        said.append(capsys.readouterr().out)
+    torch.set_num_threads(threads)
+    assert ["training for 80 steps" in text for text in said] == [True, False]

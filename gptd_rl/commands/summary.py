@@ -36,7 +36,8 @@ def summary(evaluation: Evaluation) -> RenderableType:
 
 def scores(check: Check) -> Table:
     """How well each way of predicting values did."""
-    kind = f"the mean of {check.n_rollouts} fresh rollouts" if check.kind == "rollouts" else "returns of fresh episodes"
+    kinds = {0: "returns of fresh episodes", 1: "one fresh rollout each"}
+    kind = kinds.get(check.n_rollouts, f"the mean of {check.n_rollouts} fresh rollouts")
     n_states = f"{len(check.states)} held-out states"
     table = Table("", title=f"Beside {kind} at {n_states}", title_justify="left")
     for name in ("RMSE", "95 % coverage", "half-width", "NLPD"):

@@ -25,6 +25,8 @@ from gptd_rl.trajectories import Array
 
 NEGLIGIBLE = 0.01  # discount at which a rollout may stop
 N_ROLLOUTS = 10  # from each state, where something is random
+LONGEST = 2000  # steps of an episode that nobody ends
+NEVER = np.iinfo(np.int64).max
 MAX_STEPS = 300_000  # of all rollouts together, about
 
 
@@ -35,7 +37,7 @@ class HeldOut:
     Attributes
     ----------
     returns : ndarray of shape (n_episodes,)
-        Undiscounted, of episodes as the environment ends them.
+        Undiscounted, of episodes as the environment ends them; those that it does not end are left out.
     lengths : ndarray of shape (n_episodes,)
     states : ndarray of shape (m, n_dims)
     episodes : ndarray of shape (m,)
@@ -71,18 +73,41 @@ class Policy:
 
     def __call__(self, observations: list[Any], active: NDArray[np.bool_]) -> Any:
         """One action for each observation."""
-        actions = self.act(stack(self.space, observations), self.starting, active)
+        try:
+            actions = self.act(stack(self.space, observations), self.starting, active)
+        except Exception as error:
+            raise CollectionError(f"the policy failed: {type(error).__name__}: {error}") from error
         self.starting = np.zeros_like(self.starting)
         return actions
 
 
-def copyable(env: gym.Env[Any, Any]) -> bool:
-    """Whether an environment can be copied as it stands."""
+def step(env: gym.Env[Any, Any], action: Any) -> tuple[Any, float, bool, bool]:
+    """Observation, reward, and whether the episode terminated or was truncated."""
     try:
-        copy.deepcopy(env)
+        observation, reward, terminated, truncated, _ = env.step(action)
+    except Exception as error:
+        raise CollectionError(f"the environment failed: {type(error).__name__}: {error}") from error
+    return observation, float(reward), bool(terminated), bool(truncated)
+
+
+def copyable(env: gym.Env[Any, Any]) -> bool:
+    """Whether a copy of an environment goes on where the environment is; some copies are new ones, in no state."""
+    try:
+        one = copy.deepcopy(env)
+        for seed in range(20):  # until an episode is under way
+            one.reset(seed=seed)
+            action = one.action_space.sample()
+            if not any(one.step(action)[2:4]):
+                break
+        else:
+            one.reset(seed=0)
+        twin = copy.deepcopy(one)
+        ahead, behind = one.step(action), twin.step(action)
     except Exception:  # noqa: BLE001  (whatever its parts do when copied)
         return False
-    return True
+    flatten = flattener(env.observation_space)
+    here, there = (flatten(stack(env.observation_space, [step[0]])) for step in (ahead, behind))
+    return np.array_equal(here, there) and ahead[1:4] == behind[1:4]
 
 
 def held_out(
@@ -97,23 +122,26 @@ def held_out(
     returns, lengths = np.zeros(n_episodes), np.zeros(n_episodes, dtype=np.int64)
     kept: list[tuple[int, gym.Env[Any, Any], Any]] = []
     running, n_seen = np.ones(n_episodes, dtype=bool), 0
-    while running.any():
+    longest = NEVER if env.spec is not None and env.spec.max_episode_steps else LONGEST
+    while running.any() and lengths.max() < longest:
         for i in np.flatnonzero(running):
             n_seen += 1
             # Reservoir sampling: of all states seen so far, each is kept with the same chance.
             place = len(kept) if len(kept) < n_states else int(rng.integers(n_seen))
             if place < n_states:
-                kept[place : place + 1] = [(int(i), copy.deepcopy(envs[i]), observations[i])]
+                kept[place : place + 1] = [(int(i), copy.deepcopy(envs[i]), copy.deepcopy(observations[i]))]
         actions = act(observations, running)
         for i in np.flatnonzero(running):
-            observations[i], reward, terminated, truncated, _ = envs[i].step(actions[i])
-            returns[i] += float(reward)
+            observations[i], reward, terminated, truncated = step(envs[i], actions[i])
+            returns[i] += reward
             lengths[i] += 1
             running[i] = not (terminated or truncated)
     kept.sort(key=lambda k: k[0])
     places, copies, seen = (list(part) for part in zip(*kept, strict=True))
     states = flattener(env.observation_space)(stack(env.observation_space, seen))
-    return HeldOut(returns, lengths, np.asarray(states, dtype=np.float64), np.array(places), copies, seen)
+    return HeldOut(
+        returns[~running], lengths[~running], np.asarray(states, dtype=np.float64), np.array(places), copies, seen
+    )
 
 
 def rolled_out(
@@ -150,11 +178,11 @@ def rolled_out(
     horizon = MAX_STEPS if gamma >= 1.0 else max(1, int(np.ceil(np.log(NEGLIGIBLE) / np.log(max(gamma, 1e-9)))))
     horizon = min(horizon, max(1000, MAX_STEPS // max(len(place.copies), 1)))
     run = _Branches(place, policy, gamma, deterministic, tail)
-    first, second = (run(seed + k, horizon, partial(_tick_part, tick, k, 2, horizon)) for k in range(2))
+    first, second = (run(seed + k, horizon, partial(_tick_part, tick, k, N_ROLLOUTS, horizon)) for k in range(2))
     if np.allclose(first, second, rtol=1e-9, atol=1e-9):
         return first, np.zeros(len(first)), 1
     n = min(N_ROLLOUTS, max(2, MAX_STEPS // max(run.n_steps // 2, 1)))
-    more = [run(seed + k, horizon, partial(_tick_part, tick, k, n, horizon)) for k in range(2, n)]
+    more = [run(seed + k, horizon, partial(_tick_part, tick, k, N_ROLLOUTS, horizon)) for k in range(2, n)]
     returns = np.array([first, second, *more])
     return returns.mean(axis=0), returns.std(axis=0, ddof=1) / np.sqrt(len(returns)), len(returns)
 
@@ -181,8 +209,8 @@ class _Branches:
         for t in range(horizon):
             actions = act(observations, running)
             for i in np.flatnonzero(running):
-                observations[i], reward, terminated, truncated, _ = envs[i].step(actions[i])
-                returns[i] += self.gamma**t * float(reward)
+                observations[i], reward, terminated, truncated = step(envs[i], actions[i])
+                returns[i] += self.gamma**t * reward
                 running[i] = not (terminated or truncated)
                 cut[i] = self.gamma ** (t + 1) if truncated and not terminated else 0.0
             self.n_steps += int(running.sum())
@@ -201,10 +229,15 @@ class _Branches:
 def fresh(env: gym.Env[Any, Any], seed: list[int]) -> gym.Env[Any, Any]:
     """A copy of an environment in its present state, with other random numbers to come and without a time limit."""
     twin = copy.deepcopy(env)
-    twin.unwrapped.np_random = np.random.Generator(np.random.PCG64(np.random.SeedSequence(seed)))
+    luck = np.random.default_rng(seed)
+    twin.unwrapped.np_random = luck
     layer: Any = twin
-    while isinstance(layer, gym.Wrapper):
+    while True:
+        for name, value in vars(layer).items():
+            if isinstance(value, np.random.Generator):  # one of its own
+                setattr(layer, name, luck)
         if isinstance(layer, TimeLimit):
-            layer._max_episode_steps = np.iinfo(np.int64).max
+            layer._max_episode_steps = NEVER
+        if not isinstance(layer, gym.Wrapper):
+            return twin
         layer = layer.env
-    return twin

@@ -15,7 +15,7 @@ from numpy.typing import ArrayLike
 from scipy.optimize import nnls
 from scipy.spatial import KDTree
 
-from gptd_rl.evaluation.learners import Learner, Returns, Rows, Values, along, folds
+from gptd_rl.evaluation.learners import N_FOLDS, Learner, Returns, Rows, Values, along, folds
 from gptd_rl.trajectories import Array, Trajectories, as_states
 
 N_NEIGHBOURS = 20  # whose errors say what is usual in a place
@@ -25,7 +25,19 @@ FLOOR = 1e-2  # least squared scale, as a share of the mean squared error
 
 
 def left_out(learners: Sequence[Learner], data: Trajectories) -> Array:
-    """Values of each state by learners that have not seen its episode, of shape (n, n_learners)."""
+    """Values of each state by learners that have not seen its episode, of shape (n, n_learners).
+
+    A single run is left out piece by piece, for want of anything better.
+    """
+    if data.n_segments == 1:
+        pieces = data.cut(max(2, -(-data.n_transitions // (2 * N_FOLDS))))
+        if pieces.n_segments == 1:
+            raise ValueError(
+                f"{data.n_transitions} transitions are too few to leave any out: collect more transitions."
+            )
+        inner = np.ones(len(pieces), dtype=bool)
+        inner[pieces.last[:-1]] = False  # where the next piece begins
+        return left_out(learners, pieces)[inner]
     fold = folds(np.arange(data.n_segments, dtype=np.int64))
     values = np.zeros((len(data), len(learners)))
     for f in np.unique(fold):
@@ -50,7 +62,7 @@ def stack(values: Array, returns: Returns) -> Array:
     weights : ndarray of shape (k,)
     """
     A, y = returns.difference(values)[returns.usable], returns.y[returns.usable]
-    scale = np.abs(A).max() or 1.0
+    scale = max(np.abs(A).max(), np.abs(y).max()) or 1.0
     # The last row, a heavy one, makes the sum 1.
     heavy = 1e3 * np.sqrt(len(A))
     weights, _ = nnls(np.vstack([A / scale, np.full(A.shape[1], heavy)]), np.append(y / scale, heavy))

@@ -80,6 +80,7 @@ class Critic:
         import torch
 
         states = np.asarray(states)
+        was_training = self._network.training
         self._network.set_training_mode(False)
         found = []
         with torch.no_grad(), torch.random.fork_rng(devices=[]):
@@ -89,6 +90,7 @@ class Critic:
                 if isinstance(self._policy, Normalised):
                     batch = self._policy.statistics.normalize_obs(batch)
                 found.append(self._value(self._network.obs_to_tensor(batch)[0]).reshape(-1).cpu().numpy())
+        self._network.set_training_mode(was_training)
         return np.concatenate(found).astype(np.float64)
 
 

@@ -140,7 +140,14 @@ def _without_normaliser(env: Any, policy: Any) -> tuple[Any, Any]:
     sb3 = sys.modules.get("stable_baselines3.common.vec_env")
     if sb3 is None or not isinstance(env, sb3.VecNormalize):
         return env, policy
-    return env.venv, Normalised(policy, env)
+    if policy is None or hasattr(policy, "predict"):
+        return env.venv, policy and Normalised(policy, env)
+
+    def on_normalised(observations: Any) -> Any:
+        return policy(env.normalize_obs(observations))
+
+    on_normalised.batched = getattr(policy, "batched", False)  # type: ignore[attr-defined]
+    return env.venv, on_normalised
 
 
 def _name(env: Any, one: gym.Env[Any, Any] | None) -> str:

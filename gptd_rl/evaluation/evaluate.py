@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import operator
+import random
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
+import gymnasium as gym
 import numpy as np
 from scipy import stats
 
 from gptd_rl.collect import checked_count, checked_discount, collect
-from gptd_rl.evaluation.archives import Normalised
+from gptd_rl.evaluation.archives import Normalised, check_spaces
 from gptd_rl.evaluation.calibration import Calibrated
 from gptd_rl.evaluation.checking import Observed, check, disagreements, observe
 from gptd_rl.evaluation.critics import critic_name, critic_of
@@ -40,6 +43,7 @@ def evaluate_agent(
     n_episodes: int = 40,
     n_states: int = 160,
     input_names: Sequence[str] | None = None,
+    thorough: bool = True,
     progress: Progress | None = None,
 ) -> Evaluation:
     """Say how good an agent is, with error bars, which observations matter, and whether that can be believed.
@@ -59,7 +63,7 @@ def evaluate_agent(
         Whether the agent takes its most likely action, as in Stable-Baselines3's `evaluate_policy`.
     seed : int
     target : as `agent`, optional
-        Evaluate this policy instead, from what `agent` does. Unbiased in deterministic systems only.
+        Evaluate this policy, by its most likely actions, from what `agent` does. Biased where transitions are random.
     n_episodes : int
         Fresh episodes for the check.
     n_states : int
@@ -67,6 +71,9 @@ def evaluate_agent(
         intervals, and only the others judge them.
     input_names : sequence of str, optional
         Names of the observations.
+    thorough : bool
+        Whether to see what leaving out inputs costs, and whether combinations of inputs matter more than single ones,
+        which takes about half of the time.
     progress : callable, optional
         Called as ``progress(stage, done, total)`` with the stages "collect", "fit" and "check".
 
@@ -89,9 +96,12 @@ def evaluate_agent(
     'GPTD'
     """
     tell = progress or (lambda stage, done, total: None)
+    seed = operator.index(seed)
     n_transitions = checked_count(n_transitions, "n_transitions")
     n_episodes, n_states = checked_count(n_episodes, "n_episodes"), checked_count(n_states, "n_states")
-    with opened(env, agent, n_transitions) as (place, policy), _seeded(seed):
+    with opened(env, agent, n_transitions) as (place, policy), _seeded(seed, policy):
+        aim = policy if target is None else _like(policy, target)
+        check_spaces(aim, place)
         gamma = checked_discount(getattr(policy, "gamma", 0.99) if gamma is None else gamma)
         names = place.input_names if input_names is None else tuple(input_names)
         began = time.perf_counter()
@@ -106,20 +116,22 @@ def evaluate_agent(
         tell("collect", n_transitions, n_transitions)
         collected = time.perf_counter()
 
-        aim = policy if target is None else _like(policy, target)
-        critic = critic_of(aim, deterministic)
+        # A target is known by its most likely actions: drawn ones would be others each time it is asked.
+        deterministic_aim = deterministic or target is not None
+        critic = critic_of(aim, deterministic_aim)
         others: dict[str, ValueFunction] = {}
         off_policy = None
         fitted = fit(
             data,
             critic if target is None else None,
             is_categorical=place.is_categorical,
+            thorough=thorough,
             tick=lambda done, total: tell("fit", done, total),
         )
         value: ValueFunction = fitted.value
         relevance, learners = fitted.relevance, fitted.learners
         if target is not None:
-            act = OnStates(aim, place.observation_space)
+            act = OnStates(aim, place.observation_space, place.action_space)
             off_policy = compare_policies(data, act, place.action_space, f"the target ({_agent_name(aim)})")
             value, relevance = fit_target(data, act)
             learners = {"GPTDQ": 1.0}
@@ -138,11 +150,11 @@ def evaluate_agent(
             n_states=n_states,
             gamma=gamma,
             seed=seed + FRESH,
-            deterministic=deterministic,
+            deterministic=deterministic_aim,
             tick=lambda done, total: tell("check", done, total),
         )
         judged = observed
-        if observed.n_rollouts > 1 and isinstance(value, Calibrated):
+        if observed.n_rollouts > 1 and isinstance(value, Calibrated) and len(np.unique(observed.episodes)) > 1:
             # Returns are random: half of the true values set the widths, the other half judges them.
             known, judged = observed.halves()
             value = value.knowing(known.states, known.values, known.errors)
@@ -247,13 +259,25 @@ def _agent_name(policy: Any) -> str:
 
 
 @contextmanager
-def _seeded(seed: int) -> Iterator[None]:
-    """Agents that draw their actions by PyTorch do it from this seed; nobody else's random numbers change."""
-    if "torch" not in sys.modules:
-        yield
-        return
-    import torch
+def _seeded(seed: int, policy: Any) -> Iterator[None]:
+    """Agents that draw their actions do it from this seed; nobody else's random numbers change.
 
-    with torch.random.fork_rng(devices=[]):
-        torch.random.default_generator.manual_seed(seed)
-        yield
+    Stable-Baselines3's draw from PyTorch's generator, and DQN from NumPy's and from its space of actions.
+    """
+    before = random.getstate(), np.random.get_state()  # noqa: NPY002
+    space = getattr(policy, "action_space", None)
+    if isinstance(space, gym.Space):
+        space.seed(seed)
+    np.random.seed(seed % 2**32)  # noqa: NPY002
+    try:
+        if "torch" not in sys.modules:
+            yield
+            return
+        import torch
+
+        with torch.random.fork_rng(devices=[]):
+            torch.random.default_generator.manual_seed(seed)
+            yield
+    finally:
+        random.setstate(before[0])
+        np.random.set_state(before[1])  # noqa: NPY002

@@ -6,7 +6,7 @@ import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
@@ -64,7 +64,7 @@ class Fitted:
     relevance: Relevance
 
 
-def fit(data: Trajectories, critic: Critic | None, *, is_categorical: bool, tick: Tick) -> Fitted:
+def fit(data: Trajectories, critic: Critic | None, *, is_categorical: bool, thorough: bool, tick: Tick) -> Fitted:
     """Learn V from `data`, with the agent's critic as a first guess if there is one.
 
     Several are combined, each counting as much as it helps to predict left-out episodes: GPTD alone; the critic; the
@@ -95,7 +95,7 @@ def fit(data: Trajectories, critic: Critic | None, *, is_categorical: bool, tick
     starts = data.starts
     start_values = returns.y[starts] + returns.z[starts] * (guesses @ shares)[returns.end[starts]]
     tick(4, 5)
-    found = relevance(v, part, is_categorical)
+    found = relevance(v, part, thorough and not is_categorical)
     tick(5, 5)
     named = dict(zip(learners, shares.tolist(), strict=True))
     return Fitted(value, named, calibrate(monte_carlo(data), constant, data, None), own, start_values, found)
@@ -141,21 +141,21 @@ def uninterrupted() -> Iterator[None]:
             raise KeyboardInterrupt from None
 
 
-def relevance(v: GPTD, part: Trajectories, is_categorical: bool) -> Relevance:
+def relevance(v: GPTD, part: Trajectories, thorough: bool) -> Relevance:
     """Which inputs matter to `v`, what leaving out the others costs, and whether combinations of inputs matter more."""
     spread = part.states.std(axis=0)
     names = tuple(range(part.n_dims))
-    if is_categorical or part.n_dims == 1 or v.kernel == "isotropic":
-        return Relevance(
-            "isotropic" if part.n_dims > 1 else "ard",
-            v.relevances_ * spread**2, None, None, names, (), np.nan, np.nan, len(part),
-        )  # fmt: skip
+    if not thorough or part.n_dims == 1 or v.kernel == "isotropic":
+        kernel: Literal["isotropic", "ard"] = "isotropic" if v.kernel == "isotropic" else "ard"
+        strengths = v.relevances_ * spread**2
+        return Relevance(kernel, strengths, None, None, names, (), np.nan, np.nan, part.n_transitions)
     strengths = v.relevances_ * spread**2
     kept, removed, pruned = np.arange(part.n_dims), np.zeros(0, dtype=int), np.nan
     if (strengths < NEGLIGIBLE).any():
         with uninterrupted():
             pruning = v.prune(NEGLIGIBLE).pruning_
-        kept, removed, pruned = pruning.kept, pruning.removed, pruning.after.log_likelihood
+        kept, removed = pruning.kept, pruning.removed
+        pruned = pruning.after.log_likelihood if len(removed) else np.nan
     directions, along_them = _directions(v, part, spread)
     return Relevance(
         "ard" if directions is None else "factor",

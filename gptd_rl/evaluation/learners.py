@@ -110,7 +110,8 @@ def monte_carlo(data: Trajectories) -> Values:
     returns = Returns.of(data)
     # y = (1 − z) V for a constant V
     weight = 1.0 - returns.z[returns.usable]
-    constant = float(weight @ returns.y[returns.usable] / (weight @ weight))
+    total = float(weight @ weight)
+    constant = float(weight @ returns.y[returns.usable]) / total if total > 0 else 0.0
     return lambda states: np.full(len(states), constant)
 
 
@@ -140,21 +141,18 @@ class RefittedCritic:
         """Fit the correction to `data`."""
         left = relative_to(data, along(self.critic, data))
         returns = Returns.of(left)
-        centre, spread = self._units(data.states)
-        A = returns.difference(self._standardised(data.states, centre, spread))[returns.usable]
-        y = returns.y[returns.usable]
+        seen = self.critic.features(data.states)
+        # Beyond what was seen, features are kept at its edge: in units of a small spread they would go very far.
+        low, high, centre, spread = seen.min(axis=0), seen.max(axis=0), seen.mean(axis=0), seen.std(axis=0)
+        spread = np.where(spread > 1e-8 * max(spread.max(initial=0.0), 1e-300), spread, np.inf)
+
+        def in_units(features: Array) -> Array:
+            """Features in units of their spread, and a constant, of shape (m, n_features + 1)."""
+            return np.column_stack([(np.clip(features, low, high) - centre) / spread, np.ones(len(features))])
+
+        A, y = returns.difference(in_units(seen))[returns.usable], returns.y[returns.usable]
         weights = _ridge(A, y, _best_penalty(A, y, returns.episode[returns.usable]))
-        return lambda x: self.critic(x) + self._standardised(x, centre, spread) @ weights
-
-    def _units(self, states: Array) -> tuple[Array, Array]:
-        features = self.critic.features(states)
-        spread = features.std(axis=0)
-        return features.mean(axis=0), np.where(spread > 1e-8 * max(spread.max(initial=0.0), 1e-300), spread, np.inf)
-
-    def _standardised(self, states: Array, centre: Array, spread: Array) -> Array:
-        """Features in units of their spread, and a constant, of shape (m, n_features + 1)."""
-        features = (self.critic.features(states) - centre) / spread
-        return np.column_stack([features, np.ones(len(features))])
+        return lambda x: self.critic(x) + in_units(self.critic.features(x)) @ weights
 
 
 def _ridge(A: Array, y: Array, penalty: float) -> Array:
@@ -166,7 +164,9 @@ def _ridge(A: Array, y: Array, penalty: float) -> Array:
 def _best_penalty(A: Array, y: Array, episodes: Rows) -> float:
     fold = folds(episodes)
     errors = np.zeros(len(PENALTIES))
-    for f in range(N_FOLDS):
+    if (fold == fold[0]).all():  # there is no other episode to predict
+        return float(PENALTIES[-1])
+    for f in np.unique(fold):
         out = fold == f
         values, vectors = np.linalg.eigh(A[~out].T @ A[~out])
         projected, right = A[out] @ vectors, vectors.T @ (A[~out].T @ y[~out])

@@ -11,7 +11,7 @@ from numpy.typing import ArrayLike, NDArray
 from gptd_rl.evaluation.fitting import excerpt, uninterrupted
 from gptd_rl.evaluation.results import OffPolicy, Relevance
 from gptd_rl.gptdq import GPTDQ
-from gptd_rl.pairs import ask
+from gptd_rl.sampling.policies import as_act
 from gptd_rl.sampling.spaces import unflatten
 from gptd_rl.trajectories import Array, Trajectories, as_states
 
@@ -25,12 +25,22 @@ class OnStates:
 
     batched = True
 
-    def __init__(self, policy: Any, space: Space[Any]) -> None:
-        self.policy, self.space = policy, space
+    def __init__(self, policy: Any, observation_space: Space[Any], action_space: Space[Any]) -> None:
+        self.policy, self.space, self.action_space = policy, observation_space, action_space
 
     def __call__(self, states: ArrayLike) -> NDArray[Any]:
-        """Actions in states of shape (m, n_dims)."""
-        return ask(self.policy, unflatten(self.space, np.asarray(states)))
+        """The most likely actions in states of shape (m, n_dims)."""
+        x = np.asarray(states)
+        everywhere = np.ones(len(x), dtype=bool)
+        act = as_act(
+            self.policy,
+            observation_space=self.space,
+            action_space=self.action_space,
+            n_envs=len(x),
+            seed=0,
+            deterministic=True,
+        )
+        return np.asarray(act(unflatten(self.space, x), everywhere, everywhere))
 
 
 class ValueOfActions:

@@ -376,8 +376,8 @@ def _belief(check: Check) -> list[str]:
     diagram = figures.plot_reliability(check.shares, check.reliability, chance(check.shares, n))
     states = f"From each of {len(check.observed)} states the environment was run on"
     fresh = (
-        f"{states} {check.n_rollouts} times; the mean return is what the intervals are held against. (As many states of "
-        "other fresh episodes had a say in how wide they are, since returns are random here.)"
+        f"{states} {check.n_rollouts} times; the mean return is what the intervals are held against. (As many states "
+        "of other fresh episodes had a say in how wide they are, since returns are random here.)"
         if check.n_rollouts > 1
         else f"{states}; nothing is random here, so its return is the value."
         if check.n_rollouts == 1

@@ -1,0 +1,63 @@
+"""Evaluate what is no Stable-Baselines3 agent: a rule of one line, and a controller with a ``predict`` of its own.
+
+Whatever maps an observation to an action is a policy. So is any object with ``predict(observations, deterministic=…)``
+that returns the actions for a batch and a memory, or None: a few lines around the agents of any library.
+"""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import rich
+
+import gptd_rl
+from gptd_rl.commands.summary import summary
+
+
+@dataclass
+class Arguments:
+    """What the example does."""
+
+    n_transitions: int = 2_000
+    seed: int = 0
+    out: Path = Path("any_policy")
+
+
+def push_the_way_it_moves(observation: np.ndarray) -> int:
+    """A rule for MountainCar, which rocks the car out of its valley: 2 pushes right, 0 left."""
+    return 2 if observation[1] >= 0 else 0
+
+
+class LinearController:
+    """A controller for CartPole, as another library might have it, with the one method that is needed."""
+
+    def __init__(self, gains: list[float]) -> None:
+        self.gains = np.array(gains)
+
+    def control(self, states: np.ndarray) -> np.ndarray:
+        """The force that it would like to use, of shape (n,)."""
+        return states @ self.gains
+
+    def predict(self, observations: np.ndarray, deterministic: bool = True) -> tuple[np.ndarray, Any]:
+        """Push right or left; there is no memory."""
+        return (self.control(observations) > 0).astype(np.int64), None
+
+
+def main(args: Arguments) -> None:
+    """Evaluate both; the second gets a page, too."""
+    n, seed = args.n_transitions, args.seed
+    rule = gptd_rl.evaluate_agent(push_the_way_it_moves, "MountainCar-v0", n_transitions=n, seed=seed)
+    rich.print(summary(rule))
+
+    controller = LinearController(gains=[0.0, 0.0, 0.3, 1.0])  # it does not look where the cart is
+    found = gptd_rl.evaluate_agent(controller, "CartPole-v1", n_transitions=n, seed=seed)
+    rich.print(summary(found))
+    print(f"page: {found.write(args.out)}")
+
+
+if __name__ == "__main__":
+    main(Arguments(n_transitions=600) if "--small" in sys.argv else Arguments())
