@@ -10,7 +10,7 @@ PY  := $(VENV)/bin/python
 # -qq: warnings of pip's configuration stay away, errors are printed.
 PIP_INSTALL := $(PY) -m pip install -qq --disable-pip-version-check -c constraints.txt
 
-BASE := $(VENV)/.installed-base
+SB3  := $(VENV)/.installed-sb3
 DEV  := $(VENV)/.installed-dev
 
 # Figures go to files.
@@ -18,13 +18,13 @@ export MPLBACKEND := Agg
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test lint format bench-exact bench-sparse bench-selection bench-policy-iteration clean distclean
+.PHONY: help demo test lint format bench-exact bench-sparse bench-selection bench-evaluate bench-policy-iteration clean distclean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1|\2/p' Makefile | awk -F'|' '{ printf "%-24s %s\n", $$1, $$2 }'
 
-demo: $(BASE) ## collect, fit, print the relevances and write demo.png
-	$(PY) examples/demo.py
+demo: $(SB3) ## train a small agent (once), evaluate it, write a page about it to demo/
+	OPENBLAS_NUM_THREADS=1 OMP_NUM_THREADS=1 $(PY) examples/evaluate_sb3_agent.py
 
 test: lint ## format, lint, types, tests, doctests and examples: what CI runs
 	OPENBLAS_NUM_THREADS=1 OMP_NUM_THREADS=1 $(PY) -m pytest -n $(JOBS)
@@ -47,26 +47,29 @@ bench-sparse: $(DEV) ## the sparse method beside other libraries (benchmarks/req
 bench-selection: $(DEV) ## objectives over tasks whose value function is known
 	$(PY) benchmarks/selection.py
 
+bench-evaluate: $(DEV) ## error and coverage of V for four trained agents, beside their critics
+	$(PY) benchmarks/evaluate.py
+
 bench-policy-iteration: $(DEV) ## steps to solve seven tasks, beside DQN and PPO (cached)
 	$(PY) benchmarks/policy_iteration.py --processes $(JOBS)
 
 clean: ## remove what tools left behind, except the virtual environment
-	rm -rf build dist *.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis demo.png policy_iteration.png
+	rm -rf build dist *.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	rm -rf demo any_policy runs relevances.png policy_iteration.png
 	find gptd_rl envs agents tests examples benchmarks -name __pycache__ -prune -exec rm -rf {} +
 
 distclean: clean ## remove the virtual environments as well
 	rm -rf $(VENV) .ci-venv
 
-# One environment, two fillings: what the demo needs, and everything (without which `make demo`
-# would wait for torch). Each is renewed when the requirements change.
+# One environment, two fillings: what the demo needs, and everything. Each is renewed when the requirements change.
 $(VENV)/pyvenv.cfg:
 	@$(PYTHON) -c 'import sys; sys.exit("gptd-rl needs Python 3.11 or newer, this is %d.%d. Try: make PYTHON=python3.12 ..." % sys.version_info[:2] if sys.version_info < (3, 11) else 0)'
 	$(PYTHON) -m venv $(VENV)
 
-$(BASE): pyproject.toml constraints.txt | $(VENV)/pyvenv.cfg
-	$(PIP_INSTALL) -e .
+$(SB3): pyproject.toml constraints.txt | $(VENV)/pyvenv.cfg
+	$(PIP_INSTALL) -e ".[sb3]"
 	@touch $@
 
 $(DEV): pyproject.toml constraints.txt | $(VENV)/pyvenv.cfg
 	$(PIP_INSTALL) -e ".[sb3,render,minari,dask,dev]"
-	@touch $(BASE) $@
+	@touch $(SB3) $@

@@ -833,7 +833,7 @@ def test_summary_of_what_there_is_not():
             made,
             start=replace(made.start, returns=None, n_episodes=1),
             relevance=replace(made.relevance, kernel="isotropic", removed=()),
-            check=replace(made.check, kind="returns"),
+            check=replace(made.check, kind="returns", n_rollouts=0),
             off_policy=results.OffPolicy("PPO", 9, 0.5, 0.5, "They differ."),
             warnings=("They differ.",),
         )

@@ -177,7 +177,7 @@ def test_options_are_passed_on(calls) -> None:
     a2c().learn(10, callback=callback)
     ((agent, place, options),) = calls
     assert place is env and type(agent) is sb3.A2C
-    expected = dict(n_transitions=77, gamma=0.5, deterministic=False, seed=9, n_episodes=3, n_states=4)
+    expected = dict(n_transitions=77, gamma=0.5, deterministic=False, seed=9, n_episodes=3, n_states=4, thorough=False)
     assert options == expected
 
 

@@ -93,10 +93,11 @@ def step(env: gym.Env[Any, Any], action: Any) -> tuple[Any, float, bool, bool]:
 def copyable(env: gym.Env[Any, Any]) -> bool:
     """Whether a copy of an environment goes on where the environment is; some copies are new ones, in no state."""
     try:
-        one = copy.deepcopy(env)
+        one, space = copy.deepcopy(env), copy.deepcopy(env.action_space)
+        space.seed(0)
         for seed in range(20):  # until an episode is under way
             one.reset(seed=seed)
-            action = one.action_space.sample()
+            action = space.sample()
             if not any(one.step(action)[2:4]):
                 break
         else:
