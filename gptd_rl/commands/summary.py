@@ -90,7 +90,11 @@ def _facts(evaluation: Evaluation) -> Iterator[tuple[str, str]]:
     yield "mean return", _mean_return(start)
     yield "what matters", _what_matters(relevance, evaluation.setting.inputs)
     if relevance.removed:
-        yield "can be left out", ", ".join(evaluation.setting.inputs[i] for i in relevance.removed)
+        weak = ", ".join(evaluation.setting.inputs[i] for i in relevance.removed)
+        if relevance.can_be_pruned:
+            yield "can be left out", weak
+        else:
+            yield "weak, but needed", f"{weak}: without, the evidence falls by {number(relevance.cost)}"
 
 
 def _mean_return(start: StartReturn) -> str:

@@ -175,9 +175,8 @@ def _directions(v: GPTD, part: Trajectories, spread: Array) -> tuple[Array | Non
     if part.n_dims > MAX_COMPARED_INPUTS:
         return None, None
     few = excerpt(part, N_COMPARED)
-    compared = select(
-        few, False, kernel="auto", max_rank=min(2, part.n_dims - 1), objective="thinned", thinning=v.thinning_
-    )
+    every = min(v.thinning_, max(1, int(few.lengths.max() - 1) // 2))  # pieces may be shorter than those of `part`
+    compared = select(few, False, kernel="auto", max_rank=min(2, part.n_dims - 1), objective="thinned", thinning=every)
     best = compared.comparison_.best
     if best.variant != "factor":
         return None, None

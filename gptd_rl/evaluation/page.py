@@ -353,11 +353,10 @@ def _pruning(relevance: Relevance, names: Sequence[str]) -> list[str]:
     gone = ", ".join(names[i] for i in relevance.removed[:MOST_NAMES])
     more = len(relevance.removed) - MOST_NAMES
     said.append(f"Pruning leaves out {gone}{f' and {more} more' if more > 0 else ''}.")
-    difference = relevance.pruned_evidence - relevance.evidence
-    if np.isfinite(difference):
+    if np.isfinite(relevance.cost):
         says = (
             "the simpler model explains the rewards as well or better"
-            if difference > -3
+            if relevance.can_be_pruned
             else "a real loss, so it had better stay"
         )
         change = f"from {number(relevance.evidence, 10)} to {number(relevance.pruned_evidence, 10)}"

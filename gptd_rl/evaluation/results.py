@@ -6,7 +6,7 @@ import os
 from collections.abc import Callable
 from dataclasses import dataclass, fields, is_dataclass
 from pathlib import Path
-from typing import Any, Literal, Protocol
+from typing import Any, ClassVar, Literal, Protocol
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -118,6 +118,8 @@ class Relevance:
         How many the comparison looked at.
     """
 
+    TOLERATED: ClassVar[float] = 3.0  # nats
+
     kernel: Literal["isotropic", "ard", "factor"]
     strengths: Array
     directions: Array | None
@@ -127,6 +129,16 @@ class Relevance:
     evidence: float
     pruned_evidence: float
     n_transitions: int
+
+    @property
+    def cost(self) -> float:
+        """What pruning takes from the evidence, in nats; NaN if nothing was pruned."""
+        return self.evidence - self.pruned_evidence
+
+    @property
+    def can_be_pruned(self) -> bool:
+        """Whether the model without the inputs removed explains the rewards as well, or better."""
+        return self.cost < self.TOLERATED
 
 
 @dataclass(frozen=True)
