@@ -6,6 +6,7 @@ import json
 import re
 import threading
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import gymnasium as gym
@@ -18,7 +19,7 @@ from gymnasium.wrappers import TimeLimit
 from numpy.testing import assert_allclose, assert_array_equal
 
 import gptd_rl
-from gptd_rl import CollectionError, cli, evaluate_agent
+from gptd_rl import CollectionError, Trajectories, cli, evaluate_agent
 from gptd_rl.agents import TowardsMiddle
 from gptd_rl.evaluation import calibration, critics, fitting
 from gptd_rl.evaluation.archives import AgentError
@@ -868,3 +869,15 @@ def test_the_command_in_another_environment(agents, tmp_path, capsys):
 
 def test_it_is_in_the_package():
     assert gptd_rl.evaluate_agent is evaluate_agent
+
+
+def test_excerpts_shorter_than_the_thinning(monkeypatch):
+    monkeypatch.setattr(fitting, "MAX_COMPARED_INPUTS", 12)
+    monkeypatch.setattr(fitting, "N_COMPARED", 60)
+    rng = np.random.default_rng(0)
+    episodes = [
+        dict(observations=rng.normal(size=(41, 2)), rewards=rng.normal(size=40), terminated=False) for _ in range(6)
+    ]
+    part = Trajectories.from_episodes(episodes, gamma=0.9)
+    directions, strengths = fitting._directions(SimpleNamespace(thinning_=100), part, np.ones(2))  # type: ignore[arg-type]
+    assert (directions is None) == (strengths is None)

@@ -12,7 +12,7 @@ NUMBER = re.compile(r"-?\d+(?:\.\d+)?")
 
 
 def test_the_first_program_prints_what_the_page_says():
-    program, printed = re.search(r"```python\n(.*?)```\n\n```text\n(.*?)```", README, re.DOTALL).groups()  # type: ignore[union-attr]
+    program, printed = re.search(r"```python\n((?:(?!```).)*)```\n\n```text\n(.*?)```", README, re.DOTALL).groups()  # type: ignore[union-attr]
     output = io.StringIO()
     with contextlib.redirect_stdout(output):
         exec(compile(program, "README.md", "exec"), {})
