@@ -60,4 +60,4 @@ def main(args: Arguments) -> None:
 
 
 if __name__ == "__main__":
-    main(Arguments(n_transitions=600) if "--small" in sys.argv else Arguments())
+    main(Arguments(n_transitions=250) if "--small" in sys.argv else Arguments())

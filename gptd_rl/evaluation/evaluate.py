@@ -91,7 +91,8 @@ def evaluate_agent(
 
     Examples
     --------
-    >>> found = evaluate_agent(lambda obs: int(obs[2] + obs[3] > 0), "CartPole-v1", n_transitions=1000, n_episodes=10)
+    >>> policy = lambda obs: int(obs[2] + obs[3] > 0)
+    >>> found = evaluate_agent(policy, "CartPole-v1", n_transitions=300, n_episodes=5, thorough=False)
     >>> found.check.scores[0].name
     'GPTD'
     """
