@@ -27,6 +27,7 @@ from gptd_rl.evaluation.checking import SHARES, Observed, check, disagreements, 
 from gptd_rl.evaluation.critics import critic_of
 from gptd_rl.evaluation.environments import MAX_ENVS, opened
 from gptd_rl.evaluation.learners import Returns
+from gptd_rl.evaluation.off_policy import ValueOfActions
 from gptd_rl.evaluation.results import LEVELS, Evaluation
 from tests.mdps import Spiral, Walk
 
@@ -881,3 +882,23 @@ def test_excerpts_shorter_than_the_thinning(monkeypatch):
     part = Trajectories.from_episodes(episodes, gamma=0.9)
     directions, strengths = fitting._directions(SimpleNamespace(thinning_=100), part, np.ones(2))  # type: ignore[arg-type]
     assert (directions is None) == (strengths is None)
+
+
+class Wild:
+    """A Q-function that promises more than rewards allow, but for the first state."""
+
+    def predict(self, states, actions):
+        return np.where(np.arange(len(states)) == 0, 5.0, 300.0)
+
+    def confidence_interval(self, states, actions, level):
+        middle = self.predict(states, actions)
+        return middle - 2.0, middle + 6.0
+
+
+def test_values_that_rewards_do_not_allow():
+    data = Trajectories.from_episodes([dict(observations=np.zeros((4, 1)), rewards=np.ones(3), terminated=True)], 0.9)
+    value = ValueOfActions(Wild(), lambda states: None, data)  # type: ignore[arg-type]
+    assert_allclose(value.predict(np.zeros((2, 1))), [5.0, 10.0])
+    lower, upper = value.confidence_interval(np.zeros((2, 1)))
+    assert_allclose(lower, [3.0, 0.0])
+    assert_allclose(upper, [10.0, 10.0])  # what cannot be is no interval: anything may be

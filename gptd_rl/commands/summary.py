@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
+import numpy as np
 from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
@@ -46,7 +47,7 @@ def scores(check: Check) -> Table:
         table.add_row(
             Text(score.name),
             number(score.rmse),
-            f"{100 * score.coverage[-1]:.1f} %",
+            "–" if np.isnan(score.coverage[-1]) else f"{100 * score.coverage[-1]:.1f} %",
             number(score.half_width),
             number(score.nlpd),
         )

@@ -154,6 +154,8 @@ def disagreements(check: Check) -> tuple[Disagreement, ...]:
 def _held(one: ValueFunction, states: Array, truth: Array, errors: Array, level: float) -> float:
     """Share of true values inside the intervals, which are widened by how badly the truth is known."""
     lower, upper = one.confidence_interval(states, level)
+    if np.isnan(lower).any():
+        return np.nan
     half = np.hypot(0.5 * (upper - lower), norm.ppf(0.5 + 0.5 * level) * errors)
     slack = 1e-9 * np.maximum(np.abs(truth), 1.0)  # for rounding
     return float(np.mean(np.abs(truth - 0.5 * (lower + upper)) <= half + slack))

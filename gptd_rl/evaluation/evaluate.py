@@ -240,9 +240,9 @@ class _Bare:
         return self.values(np.asarray(states))
 
     def confidence_interval(self, states: Any, level: float = 0.95) -> tuple[Array, Array]:
-        """An interval of no width."""
-        values = self.predict(states)
-        return values, values
+        """Not a number: nothing is known about errors."""
+        nothing = np.full(len(np.asarray(states)), np.nan)
+        return nothing, nothing
 
 
 def _like(policy: Any, target: Any) -> Any:

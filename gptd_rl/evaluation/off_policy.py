@@ -44,20 +44,28 @@ class OnStates:
 
 
 class ValueOfActions:
-    """V(x) = Q(x, π(x)), with the intervals of Q."""
+    """V(x) = Q(x, π(x)), with the intervals of Q, as far as rewards allow: the worst or the best of them, for ever."""
 
-    def __init__(self, q: GPTDQ, act: OnStates) -> None:
+    def __init__(self, q: GPTDQ, act: OnStates, data: Trajectories) -> None:
         self.q, self.act = q, act
+        gamma = float(data.discounts.max(initial=0.0))
+        horizon = 1.0 / (1.0 - gamma) if gamma < 1.0 else np.inf
+        worst, best = min(float(data.rewards.min()), 0.0), max(float(data.rewards.max()), 0.0)
+        self.low, self.high = worst and worst * horizon, best and best * horizon
 
     def predict(self, states: ArrayLike) -> Array:
         """Values at states of shape (m, n_dims), of shape (m,)."""
         x = as_states(states, name="states")
-        return self.q.predict(x, self.act(x))
+        return np.clip(self.q.predict(x, self.act(x)), self.low, self.high)
 
     def confidence_interval(self, states: ArrayLike, level: float = 0.95) -> tuple[Array, Array]:
         """Interval of the model: it does not know of the bias that off-policy data have in stochastic systems."""
         x = as_states(states, name="states")
-        return self.q.confidence_interval(x, self.act(x), level)
+        lower, upper = self.q.confidence_interval(x, self.act(x), level)
+        # An interval of what cannot be says that the model is wrong: then anything may be.
+        impossible = (lower > self.high) | (upper < self.low)
+        lower = np.where(impossible, self.low, np.clip(lower, self.low, self.high))
+        return lower, np.where(impossible, self.high, np.clip(upper, self.low, self.high))
 
 
 def fit_target(data: Trajectories, act: OnStates) -> tuple[ValueOfActions, Relevance]:
@@ -67,7 +75,7 @@ def fit_target(data: Trajectories, act: OnStates) -> tuple[ValueOfActions, Relev
         q = GPTDQ(n_restarts=0).fit(part, policy=act)
     everything = tuple(range(data.n_dims))
     strengths = q.relevances_ * part.states.var(axis=0)
-    return ValueOfActions(q, act), Relevance(
+    return ValueOfActions(q, act, data), Relevance(
         "ard", strengths, None, None, everything, (), np.nan, np.nan, part.n_transitions
     )
 
