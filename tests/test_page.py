@@ -31,6 +31,7 @@ from gptd_rl.evaluation.results import (
     StartReturn,
     Timing,
 )
+from gptd_rl.evaluation.slices import Slice
 from gptd_rl.html import number
 from tests import browser
 
@@ -378,7 +379,7 @@ def test_maps_show_value_doubt_and_gap(drawn: dict[str, list[tuple[Any, ...]]]):
     page.render(evaluation)
     (value, extent, dots, names), (doubt, *_), (gap, *_) = drawn["plot_map"]
     assert names == ("pole angle", "cart velocity")
-    states = page.Slice.of(evaluation.data.states, np.eye(4)[[2, 1]]).states(len(value))
+    states = Slice.of(evaluation.data.states, np.eye(4)[[2, 1]]).states(len(value))
     np.testing.assert_allclose(value.ravel(), evaluation.value.predict(states))
     lower, upper = evaluation.value.confidence_interval(states)
     np.testing.assert_allclose(doubt.ravel(), (upper - lower) / 2)
@@ -494,7 +495,7 @@ def test_slice_lies_on_its_axes_and_near_the_data():
     rng = np.random.default_rng(0)
     x = rng.normal(size=300)
     states = np.stack([5 + 10 * x, -2 * x + 0.01 * rng.normal(size=300), rng.normal(size=300)], axis=1)
-    sliced = page.Slice.of(states, np.eye(3)[[0, 2]])
+    sliced = Slice.of(states, np.eye(3)[[0, 2]])
     grid = sliced.states(8)
     left, right, bottom, top = sliced.extent()
     np.testing.assert_allclose([left, right], [states[:, 0].min(), states[:, 0].max()])
@@ -511,7 +512,7 @@ def test_slice_lies_on_its_axes_and_near_the_data():
 def test_slice_along_directions():
     states = np.random.default_rng(0).normal(size=(50, 3)) * [1.0, 5.0, 0.1] + 3
     axes = np.array([[0.6, 0.8, 0.0], [0.0, 0.6, -0.8]])  # not at right angles
-    sliced = page.Slice.of(states, axes)
+    sliced = Slice.of(states, axes)
     along = (sliced.states(4) - np.median(states, axis=0)) / states.std(axis=0) @ axes.T
     left, right, bottom, top = sliced.extent()
     np.testing.assert_allclose(along[:4, 0], np.linspace(left, right, 4))
@@ -520,7 +521,7 @@ def test_slice_along_directions():
 
 def test_slice_of_a_constant_input():
     states = np.array([[1.0, 0.0], [1.0, 1.0], [1.0, 2.0]])
-    np.testing.assert_allclose(page.Slice.of(states, np.eye(2)).extent(), [0.5, 1.5, 0.0, 2.0], atol=1e-12)
+    np.testing.assert_allclose(Slice.of(states, np.eye(2)).extent(), [0.5, 1.5, 0.0, 2.0], atol=1e-12)
 
 
 # Writing

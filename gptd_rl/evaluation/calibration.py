@@ -1,8 +1,10 @@
-"""Intervals that cover by construction: as wide as errors at left-out episodes say they must be.
+"""Intervals as wide as errors at left-out episodes say they must be.
 
 A Gaussian process is honest as long as V is as smooth as its kernel. The value function of a trained agent often is
 not: it jumps where the policy changes its mind. So each episode is predicted by models that have not seen it, and the
-errors, in units of what is usual nearby, give the widths (split conformal prediction, with the episode as its unit).
+errors, in units of what is usual nearby, give the widths: conformal prediction with a local scale (Lei et al.,
+*Distribution-free predictive inference for regression*, 2018), but by cross-validation, with whole episodes left out,
+so that its guarantee holds only roughly.
 """
 
 from __future__ import annotations
@@ -50,6 +52,8 @@ def left_out(learners: Sequence[Learner], data: Trajectories) -> Array:
 
 def stack(values: Array, returns: Returns) -> Array:
     """Shares of the learners that together predict left-out returns best: none negative, their sum 1.
+
+    Stacked regressions (Breiman, 1996).
 
     Parameters
     ----------

@@ -126,7 +126,7 @@ def evaluate_agent(
             data,
             critic if target is None else None,
             is_categorical=place.is_categorical,
-            thorough=thorough,
+            thorough=thorough and target is None,
             tick=lambda done, total: tell("fit", done, total),
         )
         value: ValueFunction = fitted.value

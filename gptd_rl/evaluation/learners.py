@@ -156,12 +156,14 @@ class RefittedCritic:
 
 
 def _ridge(A: Array, y: Array, penalty: float) -> Array:
+    """W = (AᵀA + λnI)⁻¹Aᵀy, of shape (n_features,)."""
     gram = A.T @ A
     gram.flat[:: len(gram) + 1] += penalty * len(A)
     return np.asarray(np.linalg.solve(gram, A.T @ y))
 
 
 def _best_penalty(A: Array, y: Array, episodes: Rows) -> float:
+    """The λ that predicts left-out episodes best; with AᵀA = UΛUᵀ, w = U(Λ + λnI)⁻¹UᵀAᵀy for each."""
     fold = folds(episodes)
     errors = np.zeros(len(PENALTIES))
     if (fold == fold[0]).all():  # there is no other episode to predict

@@ -8,11 +8,10 @@ import platform
 import sys
 import tempfile
 from collections.abc import Sequence
-from dataclasses import dataclass
 from html import escape
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any, Literal, Self
+from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,6 +20,7 @@ from scipy import stats
 from gptd_rl import html
 from gptd_rl.evaluation import figures
 from gptd_rl.evaluation.results import LEVELS, Check, Disagreement, Evaluation, Interval, OffPolicy, Relevance, Score
+from gptd_rl.evaluation.slices import Slice, some
 from gptd_rl.html import MISSING, number, percent
 from gptd_rl.trajectories import Array
 
@@ -75,8 +75,7 @@ MOST_NAMES = 8  # in a sentence
 MOST_STATES = 40  # of a discrete environment
 MOST_COLUMNS = 6  # inputs in the table of states
 N_MAP, N_SECTION = 40, 160  # points along an axis
-N_VISITED, N_DOTS = 2000, 500
-BANDWIDTH = 0.06  # of an axis, in which visited states count as near
+N_VISITED = 2000
 
 Mark = Literal["honest", "narrow", "wide", "unknown"]
 
@@ -276,8 +275,8 @@ _CROSSES = " Crosses at the edge are values of the critic that lie beyond it."
 def _policy(evaluation: Evaluation) -> list[str]:
     data, check = evaluation.data, evaluation.check
     ongoing = np.delete(np.arange(len(data)), data.last)
-    values = evaluation.value.predict(data.states[_some(ongoing, N_VISITED)])
-    starts = evaluation.value.predict(data.states[_some(data.starts, 200)])
+    values = evaluation.value.predict(data.states[some(ongoing, N_VISITED)])
+    starts = evaluation.value.predict(data.states[some(data.starts, 200)])
     shown = [
         _figure(
             figures.svg(figures.plot_histogram(values, starts), "values", "Histogram of the values of visited states"),
@@ -438,7 +437,7 @@ def _maps(evaluation: Evaluation) -> list[str]:
     if evaluation.setting.is_categorical:
         return [head, *_discrete(evaluation)]
     axes, labels = _axes_of(evaluation.relevance, names)
-    sliced = Slice.of(states[_some(np.arange(len(states)), N_VISITED)], axes)
+    sliced = Slice.of(states[some(np.arange(len(states)), N_VISITED)], axes)
     return [head, *(_section(evaluation, sliced, labels[0]) if len(axes) == 1 else _planes(evaluation, sliced, labels))]
 
 
@@ -649,74 +648,7 @@ def _versions() -> str:
     return " · ".join(found + [f"{name} {version(package)}" for name, package in packages.items()])
 
 
-# -------------------------------------------------------------------------------------- slices through the states
-
-
-@dataclass(frozen=True, eq=False)
-class Slice:
-    """A line or plane through the states that were visited.
-
-    Attributes
-    ----------
-    axes : ndarray of shape (k, n_dims)
-        Directions in units of the inputs' spreads.
-    centre, spread : ndarray of shape (n_dims,)
-    visited : ndarray of shape (m, n_dims)
-        Visited states in these units.
-    """
-
-    axes: Array
-    centre: Array
-    spread: Array
-    visited: Array
-
-    @classmethod
-    def of(cls, states: Array, axes: Array) -> Self:
-        """Slice along `axes`."""
-        centre, spread = np.median(states, axis=0), states.std(axis=0)
-        spread = np.where(spread > 0, spread, 1.0)
-        return cls(axes, centre, spread, (states - centre) / spread)
-
-    def states(self, n: int) -> Array:
-        """States of an even grid of n points along each axis, the last axis running slowest.
-
-        Everything off the axes is as in visited states near that point: their average, weighted by distance.
-        """
-        places = self.visited @ self.axes.T  # [m, k]
-        low, high = self._limits(places)
-        along = [np.linspace(*ends, n) for ends in zip(low, high, strict=True)]
-        grid = np.stack(np.meshgrid(*along), axis=-1).reshape(-1, len(along))  # [g, k]
-        distances = (((grid[:, None] - places) / (BANDWIDTH * (high - low))) ** 2).sum(axis=-1)  # [g, m]
-        weights = np.exp(-0.5 * (distances - distances.min(axis=1, keepdims=True)))
-        near = weights @ self.visited / weights.sum(axis=1, keepdims=True)
-        moved = near + (grid - near @ self.axes.T) @ np.linalg.pinv(self.axes).T
-        return moved * self.spread + self.centre
-
-    def dots(self) -> Array:
-        """Some of the visited states, as places on the axes."""
-        return self._shown(_some(self.visited, N_DOTS) @ self.axes.T)
-
-    def ticks(self, axis: int, n: int) -> Array:
-        """Places of the grid on an axis."""
-        low, high = self._shown(np.array(self._limits(self.visited @ self.axes.T)))[:, axis]
-        return np.linspace(low, high, n)
-
-    def extent(self) -> tuple[float, float, float, float]:
-        """Left, right, bottom and top of a plane."""
-        (left, bottom), (right, top) = self._shown(np.array(self._limits(self.visited @ self.axes.T)))
-        return float(left), float(right), float(bottom), float(top)
-
-    def _shown(self, places: Array) -> Array:
-        """Places in an input's own units, where an axis is an input."""
-        single = (self.axes != 0).sum(axis=1) == 1
-        inputs = np.argmax(np.abs(self.axes), axis=1)
-        return np.where(single, places * self.spread[inputs] + self.centre[inputs], places)
-
-    @staticmethod
-    def _limits(places: Array) -> tuple[Array, Array]:
-        low, high = places.min(axis=0), places.max(axis=0)
-        room = np.where(high > low, 0.0, 0.5)
-        return low - room, high + room
+# -------------------------------------------------------------------------------------- what matters most
 
 
 def _axes_of(relevance: Relevance, names: Sequence[str]) -> tuple[Array, list[str]]:
@@ -738,11 +670,6 @@ def _formula(direction: Array, names: Sequence[str], most: int = 3) -> str:
 def _ranked(relevance: Relevance) -> NDArray[np.int64]:
     """Inputs, the most relevant first."""
     return np.argsort(-np.nan_to_num(relevance.strengths), kind="stable")
-
-
-def _some(rows: NDArray[Any], most: int) -> NDArray[Any]:
-    """At most so many rows, evenly spread."""
-    return rows if len(rows) <= most else rows[np.linspace(0, len(rows) - 1, most).astype(int)]
 
 
 # -------------------------------------------------------------------------------------- words
