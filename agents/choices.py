@@ -9,7 +9,7 @@ import numpy as np
 from gymnasium import Space, spaces
 from numpy.typing import NDArray
 
-from gptd_rl.sampling.spaces import describe
+from gptd_rl.data.spaces import describe
 
 
 @dataclass(frozen=True, eq=False)

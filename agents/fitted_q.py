@@ -22,10 +22,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gptd_rl import linalg
-from gptd_rl.agents.memory import Transitions
 from gptd_rl.agents.multiscale import MultiScale
-from gptd_rl.subset import incomplete_cholesky
-from gptd_rl.trajectories import Array
+from gptd_rl.agents.replay import Transitions
+from gptd_rl.data.trajectories import Array
+from gptd_rl.inference.inducing import incomplete_cholesky
 
 MAX_SWEEPS = 200
 # Sweeps end when the values of the states reached change by less than this share of their spread, on average.

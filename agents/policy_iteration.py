@@ -15,21 +15,21 @@ import numpy as np
 from gymnasium.spaces import flatdim
 from numpy.typing import ArrayLike, NDArray
 
-from gptd_rl.agents import agent_files
-from gptd_rl.agents.callbacks import Callback, Progress, as_callback, make_logger
+from gptd_rl.agents import files as agent_files
 from gptd_rl.agents.choices import Choices
+from gptd_rl.agents.episodes import Run
 from gptd_rl.agents.fitted_q import Critic, Design, Fit, QFunction, fit_q
 from gptd_rl.agents.history import Iteration, plot_history
-from gptd_rl.agents.memory import Memory, Transitions
 from gptd_rl.agents.multiscale import MultiScale
 from gptd_rl.agents.observing import as_rows
+from gptd_rl.agents.policy_pool import Episode, Trial, Trials
 from gptd_rl.agents.relevance import Selection, select_relevances, spread
-from gptd_rl.agents.runs import Run
-from gptd_rl.agents.trials import Episode, Trial, Trials
-from gptd_rl.collect import checked_count, collect
-from gptd_rl.gptdq import GPTDQ
-from gptd_rl.sampling.sources import Source, Step, open_source
-from gptd_rl.trajectories import Array, Trajectories
+from gptd_rl.agents.replay import Memory, Transitions
+from gptd_rl.data.trajectories import Array, Trajectories
+from gptd_rl.estimators.gptdq import GPTDQ
+from gptd_rl.rollouts.collect import checked_count, collect
+from gptd_rl.rollouts.environments import Source, Step, open_source
+from gptd_rl.sb3.logging import Callback, Progress, as_callback, make_logger
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

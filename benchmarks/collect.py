@@ -19,7 +19,7 @@ import gymnasium as gym
 import numpy as np
 
 import gptd_rl  # noqa: F401  (registers the environments)
-from gptd_rl.collect import collect
+from gptd_rl.rollouts.collect import collect
 
 IDS = ("gptd_rl/PendulumSwingUp-v0", "gptd_rl/LatentGridworld-v0", "CartPole-v1")
 STEPS = 2000  # batched steps of the bare loop

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 import gptd_rl  # noqa: F401  (registers the environments)
 from gptd_rl.agents import TowardsMiddle
-from gptd_rl.agents.dynamic_programming import OptimalPendulum, solve_pendulum
+from gptd_rl.agents.reference.dynamic_programming import OptimalPendulum, solve_pendulum
 from gptd_rl.envs.gridworld import LatentGridworld
 
 Array = NDArray[np.float64]

@@ -32,9 +32,9 @@ from trained_agents import FOLDER, TRAININGS, Training
 
 import gptd_rl
 from gptd_rl import Trajectories
-from gptd_rl.evaluation.archives import load_agent
-from gptd_rl.evaluation.critics import critic_name
-from gptd_rl.temporal import TemporalDifference
+from gptd_rl.sb3.critics import critic_name
+from gptd_rl.sb3.loading import load_agent
+from gptd_rl.temporal.differences import TemporalDifference
 
 Array = NDArray[np.float64]
 

@@ -141,8 +141,8 @@ class Ours(Contestant):
 
     def __post_init__(self) -> None:
         from gptd_rl import ARD, SquaredExponential
-        from gptd_rl.model import Model
-        from gptd_rl.observations import observe
+        from gptd_rl.inference.model import Model
+        from gptd_rl.temporal.targets import observe
 
         self.data = self.problem.trajectories()
         self.seen = observe(self.data, "stochastic")
@@ -150,7 +150,7 @@ class Ours(Contestant):
         self.model = blank.with_theta(self.problem.theta)
 
     def evaluate(self) -> tuple[float, Array]:
-        from gptd_rl import exact
+        from gptd_rl.inference import exact
 
         value, gradient = exact.evidence_and_gradient(self.model, self.seen)
         return value.log_likelihood, -gradient
@@ -537,7 +537,7 @@ def gridworld(n_transitions: int, seed: int = 0) -> Any:
 
 def dense_evidence(model: Any, data: Any, noise: str) -> float:
     """log p(r) as the paper writes it: Q = HKHᵀ + Σ, nothing merged, nothing clever."""
-    from gptd_rl.temporal import TemporalDifference
+    from gptd_rl.temporal.differences import TemporalDifference
 
     operator = TemporalDifference.of(data)
     H = operator.sparse().toarray()
@@ -564,8 +564,9 @@ class Repeated:
 
 def repeated_states(n_transitions: int, noise: str) -> Repeated:
     """Fit the gridworld, and compare both formulas on its first episodes."""
-    from gptd_rl import GPTD, exact
-    from gptd_rl.observations import observe
+    from gptd_rl import GPTD
+    from gptd_rl.inference import exact
+    from gptd_rl.temporal.targets import observe
 
     data = gridworld(n_transitions)
     began = time.perf_counter()

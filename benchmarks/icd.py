@@ -27,8 +27,8 @@ from numpy.typing import NDArray
 from tasks import Task, gridworld, pendulum
 
 from gptd_rl import GPTD, Trajectories
-from gptd_rl.kernels import SquaredExponential
-from gptd_rl.subset import Subset, incomplete_cholesky
+from gptd_rl.inference.inducing import Subset, incomplete_cholesky
+from gptd_rl.kernels.stationary import SquaredExponential
 
 Array = NDArray[np.float64]
 

@@ -23,7 +23,7 @@ from scipy.stats import norm
 from tasks import Task, all_tasks
 
 from gptd_rl import GPTD, Trajectories
-from gptd_rl.temporal import TemporalDifference
+from gptd_rl.temporal.differences import TemporalDifference
 
 Array = np.ndarray
 Prediction = tuple[Array, Array | None, str]  # mean, std for intervals, a remark

@@ -64,7 +64,7 @@ class Data:
     @classmethod
     def sample(cls, n: int, m: int, n_dims: int, seed: int) -> Data:
         from gptd_rl import ARD, SquaredExponential
-        from gptd_rl.subset import incomplete_cholesky
+        from gptd_rl.inference.inducing import incomplete_cholesky
 
         problem = Problem.sample(n, n_dims, seed)
         level = problem.returns.mean()
@@ -110,20 +110,20 @@ class Ours(Peer):
         super().__init__(X, y, Z)
 
     def _set_up(self) -> None:
-        from gptd_rl.problems import open_fleet
+        from gptd_rl.estimators.engines import open_fleet
 
         self.data = Problem(self.X, self.y, self.lengths).trajectories()
         self.fleet = open_fleet(self.data, "stochastic")
 
     def _model(self, theta: Array) -> Any:
         from gptd_rl import ARD, SquaredExponential
-        from gptd_rl.model import Model
+        from gptd_rl.inference.model import Model
 
         v0, noise, *a = np.exp(theta)
         return Model(SquaredExponential(ARD(a), v0, 0.0), noise)
 
     def bound_and_gradient(self, theta: Array) -> tuple[float, Array]:
-        from gptd_rl.bound import FixedBound
+        from gptd_rl.selection.bound import FixedBound
 
         bound = FixedBound([self.fleet], self.Z, self.data.n_rows)  # a new one, since it remembers its last value
         value, gradient = bound(self._model(theta))
@@ -131,7 +131,7 @@ class Ours(Peer):
 
     def fit(self, theta0: Array, max_seconds: float) -> Fit:
         from gptd_rl import GPTD
-        from gptd_rl.bound import FixedBound
+        from gptd_rl.selection.bound import FixedBound
 
         kernel, n_evaluations = self._model(theta0).kernel, 0
         evaluate = FixedBound.__call__

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gptd_rl import Trajectories
-from gptd_rl.agents.dynamic_programming import solve_pendulum
+from gptd_rl.agents.reference.dynamic_programming import solve_pendulum
 from gptd_rl.envs.pendulum import PendulumSwingUp
 
 Array = NDArray[np.float64]

@@ -12,8 +12,7 @@ from gymnasium.vector import AutoresetMode, VectorEnv
 from gymnasium.vector.utils import batch_space
 from numpy.typing import ArrayLike, NDArray
 
-from gptd_rl.envs.rendering import Canvas, check_render_mode
-from gptd_rl.envs.task import (
+from gptd_rl.envs.dynamics import (
     BoolArray,
     FloatArray,
     Observations,
@@ -22,6 +21,7 @@ from gptd_rl.envs.task import (
     check_options,
     checked_actions,
 )
+from gptd_rl.envs.rendering import Canvas, check_render_mode
 
 
 class TaskVectorEnv(VectorEnv[Observations, NDArray[Any], NDArray[Any]]):

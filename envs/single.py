@@ -9,8 +9,8 @@ import numpy as np
 from gymnasium.error import ResetNeeded
 from numpy.typing import NDArray
 
+from gptd_rl.envs.dynamics import FloatArray, Observations, Task, check_options, checked_actions
 from gptd_rl.envs.rendering import Window, check_render_mode
-from gptd_rl.envs.task import FloatArray, Observations, Task, check_options, checked_actions
 
 
 class TaskEnv(gym.Env[Observations, Any]):

@@ -15,7 +15,7 @@ import numpy as np
 import rich
 
 import gptd_rl
-from gptd_rl.commands.summary import summary
+from gptd_rl.report.summary import summary
 
 
 @dataclass

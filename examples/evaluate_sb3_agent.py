@@ -19,8 +19,9 @@ from stable_baselines3 import A2C
 from stable_baselines3.common.env_util import make_vec_env
 
 import gptd_rl
-from gptd_rl.commands.summary import summary
-from gptd_rl.evaluation.archives import load_agent
+from gptd_rl.evaluation.results import Evaluation
+from gptd_rl.report.summary import summary
+from gptd_rl.sb3.loading import load_agent
 
 
 @dataclass
@@ -35,7 +36,7 @@ class Arguments:
     seed: int = 0
 
 
-def main(args: Arguments) -> gptd_rl.evaluation.results.Evaluation:
+def main(args: Arguments) -> Evaluation:
     """Train if need be, load, evaluate, write, and print."""
     torch.set_num_threads(1)  # the networks are small: more threads would wait for each other
     archive = args.out / f"a2c-{args.env}-{args.n_steps}-steps.zip"

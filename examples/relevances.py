@@ -16,7 +16,7 @@ import numpy as np
 import gptd_rl
 from gptd_rl.agents import TowardsMiddle
 from gptd_rl.envs import LatentGridworld
-from gptd_rl.plotting import plot_relevances, plot_section, plot_value
+from gptd_rl.report.plots import plot_relevances, plot_section, plot_value
 
 
 @dataclass

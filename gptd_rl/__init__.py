@@ -1,16 +1,16 @@
 """Value functions with honest error bars, from sampled transitions alone."""
 
-from gptd_rl.collect import CollectionError, collect
+from gptd_rl.data.trajectories import Trajectories
 from gptd_rl.envs import register_environments
+from gptd_rl.estimators.gptd import GPTD
+from gptd_rl.estimators.gptdq import GPTDQ
+from gptd_rl.estimators.online import OnlineGPTD, Transition
+from gptd_rl.estimators.storage import load
 from gptd_rl.evaluation.evaluate import evaluate_agent
-from gptd_rl.gptd import GPTD
-from gptd_rl.gptdq import GPTDQ
-from gptd_rl.kernels import SquaredExponential
-from gptd_rl.metrics import ARD, FactorAnalysis, Isotropic
-from gptd_rl.online import OnlineGPTD, Transition
-from gptd_rl.sampling.streaming import collect_to_minari
-from gptd_rl.storage import load
-from gptd_rl.trajectories import Trajectories
+from gptd_rl.kernels.metrics import ARD, FactorAnalysis, Isotropic
+from gptd_rl.kernels.stationary import SquaredExponential
+from gptd_rl.rollouts.collect import CollectionError, collect
+from gptd_rl.rollouts.streaming import collect_to_minari
 
 register_environments()
 

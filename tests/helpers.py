@@ -11,10 +11,10 @@ from typing import Any
 
 import numpy as np
 
-from gptd_rl.kernels import SquaredExponential
-from gptd_rl.metrics import ARD, FactorAnalysis, Isotropic
-from gptd_rl.model import Model
-from gptd_rl.trajectories import Trajectories
+from gptd_rl.data.trajectories import Trajectories
+from gptd_rl.inference.model import Model
+from gptd_rl.kernels.metrics import ARD, FactorAnalysis, Isotropic
+from gptd_rl.kernels.stationary import SquaredExponential
 
 NOISES = ("stochastic", "deterministic")
 

@@ -7,9 +7,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-import gptd_rl.gptd
+import gptd_rl.estimators.gptd
 from gptd_rl import ARD, GPTD, FactorAnalysis, Isotropic, SquaredExponential, Trajectories
-from gptd_rl.gptd import NotFittedError
+from gptd_rl.estimators.gptd import NotFittedError
+from gptd_rl.sharding.dataset import available_bytes
 from tests.helpers import MIXES, sample
 from tests.mdps import Gridworld, Spiral
 
@@ -98,14 +99,14 @@ def test_gamma_of_one_needs_an_end():
 @pytest.mark.parametrize("objective", OBJECTIVES)
 def test_too_many_states_for_memory(objective, monkeypatch):
     data = sample([(20, False)] * 5, n_dims=2)
-    monkeypatch.setattr(gptd_rl.problems, "available_bytes", lambda: 8 * 100**2)
+    monkeypatch.setattr(gptd_rl.estimators.engines, "available_bytes", lambda: 8 * 100**2)
     with pytest.raises(ValueError, match=r"exact GPTD over 100 distinct states needs .*GiB.*sparse"):
         GPTD("isotropic", objective=objective, n_restarts=0, method="exact").fit(data)
 
 
 def test_memory_is_counted_by_distinct_states(monkeypatch):
     data = Gridworld().sample(300, np.random.default_rng(0))
-    monkeypatch.setattr(gptd_rl.problems, "available_bytes", lambda: 8 * 150**2)
+    monkeypatch.setattr(gptd_rl.estimators.engines, "available_bytes", lambda: 8 * 150**2)
     v = GPTD("isotropic", objective="marginal_likelihood", n_restarts=0, method="exact").fit(data)
     assert np.isfinite(v.predict([[3.0, 3.0]])).all()
     with pytest.raises(ValueError, match="exact GPTD over"):  # each visit is left out by itself
@@ -118,25 +119,25 @@ def test_memory_of_tied_states_is_not_underestimated(monkeypatch):
     states = np.array(data.states)
     states[60:] = states[:40]
     data = Trajectories(states, data.rewards, data.discounts, data.lengths, data.terminated)
-    monkeypatch.setattr(gptd_rl.problems, "available_bytes", lambda: 8 * 70**2)
+    monkeypatch.setattr(gptd_rl.estimators.engines, "available_bytes", lambda: 8 * 70**2)
     with pytest.raises(ValueError, match="exact GPTD over"):
         GPTD("isotropic", objective="marginal_likelihood", n_restarts=0, method="exact").fit(data)
 
 
 def test_short_memory_makes_auto_sparse(monkeypatch):
     data = sample([(20, False)] * 5, n_dims=2)
-    monkeypatch.setattr(gptd_rl.problems, "available_bytes", lambda: 8 * 100**2)
+    monkeypatch.setattr(gptd_rl.estimators.engines, "available_bytes", lambda: 8 * 100**2)
     v = GPTD("isotropic", objective="marginal_likelihood", n_restarts=0).fit(data)
     assert v.method_ == "sparse" and v.subset_ is not None and np.isfinite(v.predict(data.states)).all()
 
 
 def test_an_unknown_amount_of_memory_is_enough(monkeypatch):
-    monkeypatch.setattr(gptd_rl.problems, "available_bytes", lambda: None)
+    monkeypatch.setattr(gptd_rl.estimators.engines, "available_bytes", lambda: None)
     GPTD("isotropic", objective="marginal_likelihood", n_restarts=0).fit(GOOD)
 
 
 def test_this_machine_tells_its_memory_or_nothing():
-    free = gptd_rl.fleet.available_bytes()
+    free = available_bytes()
     assert free is None or 2**20 < free < 2**50
 
 

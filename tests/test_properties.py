@@ -10,13 +10,13 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from numpy.testing import assert_allclose, assert_array_equal
 
-from gptd_rl import exact
-from gptd_rl.kernels import SquaredExponential
-from gptd_rl.metrics import ARD, FactorAnalysis, Isotropic
-from gptd_rl.model import Model
-from gptd_rl.observations import observe
-from gptd_rl.temporal import TemporalDifference
-from gptd_rl.trajectories import Trajectories
+from gptd_rl.data.trajectories import Trajectories
+from gptd_rl.inference import exact
+from gptd_rl.inference.model import Model
+from gptd_rl.kernels.metrics import ARD, FactorAnalysis, Isotropic
+from gptd_rl.kernels.stationary import SquaredExponential
+from gptd_rl.temporal.differences import TemporalDifference
+from gptd_rl.temporal.targets import observe
 from tests.helpers import (
     NOISES,
     assert_same,

@@ -12,11 +12,11 @@ from typing import Any
 
 import numpy as np
 
-from gptd_rl.collect import checked_count, checked_discount
-from gptd_rl.evaluation.archives import Normalised
 from gptd_rl.evaluation.environments import opened
 from gptd_rl.evaluation.evaluate import evaluate_agent
 from gptd_rl.evaluation.results import Evaluation
+from gptd_rl.rollouts.collect import checked_count, checked_discount
+from gptd_rl.sb3.loading import Normalised
 
 try:
     import torch

@@ -13,10 +13,10 @@ from gymnasium import Space, spaces
 from gymnasium.envs.registration import EnvSpec
 from gymnasium.vector import SyncVectorEnv, VectorEnv
 
-from gptd_rl.evaluation.archives import AgentError, Normalised, check_spaces
-from gptd_rl.evaluation.branching import copyable
-from gptd_rl.sampling.sources import CollectionError
-from gptd_rl.sampling.spaces import require_flat
+from gptd_rl.data.spaces import require_flat
+from gptd_rl.evaluation.ground_truth import copyable
+from gptd_rl.rollouts.environments import CollectionError
+from gptd_rl.sb3.loading import AgentError, Normalised, check_spaces
 
 MAX_ENVS = 8
 LONGEST = 1000  # steps of an episode, where nobody says

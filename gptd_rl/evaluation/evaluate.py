@@ -14,16 +14,16 @@ import gymnasium as gym
 import numpy as np
 from scipy import stats
 
-from gptd_rl.collect import checked_count, checked_discount, collect
-from gptd_rl.evaluation.archives import Normalised, check_spaces
+from gptd_rl.data.trajectories import Array, Trajectories
 from gptd_rl.evaluation.calibration import Calibrated
 from gptd_rl.evaluation.checking import Observed, check, disagreements, observe
-from gptd_rl.evaluation.critics import critic_name, critic_of
 from gptd_rl.evaluation.environments import opened
 from gptd_rl.evaluation.fitting import fit
 from gptd_rl.evaluation.off_policy import OnStates, compare_policies, fit_target
 from gptd_rl.evaluation.results import Evaluation, Interval, Setting, StartReturn, Timing, ValueFunction
-from gptd_rl.trajectories import Array, Trajectories
+from gptd_rl.rollouts.collect import checked_count, checked_discount, collect
+from gptd_rl.sb3.critics import critic_name, critic_of
+from gptd_rl.sb3.loading import Normalised, check_spaces
 
 Progress = Callable[[str, int, int], None]
 

@@ -10,9 +10,12 @@ from typing import Any, Literal
 
 import numpy as np
 
-from gptd_rl.estimator import InterruptedFitWarning, RelevanceWarning
+from gptd_rl.data.trajectories import Array, Trajectories
+from gptd_rl.estimators.base import InterruptedFitWarning, RelevanceWarning
+from gptd_rl.estimators.gptd import GPTD
 from gptd_rl.evaluation.calibration import Calibrated, calibrate, left_out, stack
-from gptd_rl.evaluation.learners import (
+from gptd_rl.evaluation.results import Relevance
+from gptd_rl.evaluation.value_models import (
     Bounded,
     Conditioned,
     Critic,
@@ -24,9 +27,6 @@ from gptd_rl.evaluation.learners import (
     monte_carlo,
     relative_to,
 )
-from gptd_rl.evaluation.results import Relevance
-from gptd_rl.gptd import GPTD
-from gptd_rl.trajectories import Array, Trajectories
 
 N_SELECTED = 2000  # states that choose the kernel
 N_COMPARED = 500  # states that choose between kinds of kernels

@@ -11,7 +11,7 @@ from typing import Any, ClassVar, Literal, Protocol
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from gptd_rl.trajectories import Array, Trajectories
+from gptd_rl.data.trajectories import Array, Trajectories
 
 LEVELS = (0.5, 0.8, 0.95)
 
@@ -319,7 +319,7 @@ class Evaluation:
         command : str
             The command line that made it, to be shown on the page.
         """
-        from gptd_rl.evaluation.page import write
+        from gptd_rl.report.page import write
 
         return write(self, Path(folder), command)
 

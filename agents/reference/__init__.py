@@ -1,0 +1,1 @@
+"""Known answers: dynamic programming and the values of given policies."""

@@ -1,0 +1,76 @@
+"""``gptd-rl collect``: transitions of an agent, or of random actions, in a file."""
+
+from __future__ import annotations
+
+import argparse
+from contextlib import closing
+from typing import Any
+
+from gptd_rl.cli import inputs, options, outputs, terminal
+
+MOST_ENVS = 8  # that are stepped together
+
+EXAMPLES = """\
+gptd-rl collect --env CartPole-v1 --n-episodes 20 --gamma 0.99 --out random.npz
+gptd-rl collect --env CartPole-v1 --agent model.zip --n-transitions 10000 --gamma 0.99 --out data.npz
+gptd-rl plot data.npz"""
+
+
+def add(commands: Any) -> None:
+    """Add the parser."""
+    parser = commands.add_parser(
+        "collect",
+        help="write transitions of an agent to a file",
+        description="Let an agent act, or chance, and write the transitions to a file (NumPy's npz).\n\n"
+        + options.TRUST,
+        examples=EXAMPLES,
+    )
+    options.add_env(parser)
+    options.add_agent(parser, otherwise="random actions")
+    amount = parser.add_mutually_exclusive_group(required=True)
+    options.add_amount(amount)
+    amount.add_argument("--n-episodes", type=options.count, metavar="N", help="complete episodes to make instead")
+    options.add_gamma(parser)
+    options.add_seed(parser)
+    options.add_out(parser, "the transitions, a file")
+    parser.set_defaults(run=run)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Collect and write."""
+    from gptd_rl.report.summary import episodes
+    from gptd_rl.rollouts.collect import collect
+
+    with outputs.writing_file(args.out):
+        with closing(inputs.make_env(args)) as env:
+            policy = None if args.agent is None else inputs.load_policy(args.agent, env, args, args.algo)
+            n = n_envs(args.n_transitions, args.n_episodes, env.spec.max_episode_steps)
+        with closing(inputs.make_env(args, n)) as env, inputs.rollouts():
+            data = collect(
+                env,
+                policy,
+                n_transitions=args.n_transitions,
+                n_episodes=args.n_episodes,
+                gamma=args.gamma,
+                seed=args.seed,
+                deterministic=not args.stochastic,
+                progress_bar=terminal.is_watched(args),
+            )
+        with outputs.saving(args.out):
+            data.save(args.out)
+    terminal.show(
+        f"{args.out}: {data.n_transitions} transitions with {data.n_dims} inputs, from {episodes(data.n_segments)}, "
+        f"{int(data.terminated.sum())} of which terminated"
+    )
+    return 0
+
+
+def n_envs(n_transitions: int | None, n_episodes: int | None, time_limit: int | None) -> int:
+    """Environments to step together: many are fast, but each cuts off its last episode.
+
+    So each gets room for two of the longest episodes, or at least one episode where these are counted.
+    """
+    if n_episodes is not None:
+        return min(MOST_ENVS, n_episodes)
+    assert n_transitions is not None
+    return min(MOST_ENVS, max(1, n_transitions // (2 * (time_limit or 1000))))

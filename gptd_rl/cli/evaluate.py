@@ -1,0 +1,84 @@
+"""``gptd-rl evaluate``: how good an agent is, with error bars, on one page."""
+
+from __future__ import annotations
+
+import argparse
+from contextlib import closing
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from gptd_rl.cli import inputs, options, outputs, terminal
+
+if TYPE_CHECKING:
+    from gptd_rl.evaluation.results import Evaluation
+
+EXAMPLES = """\
+gptd-rl evaluate --agent model.zip --env CartPole-v1
+gptd-rl evaluate --agent model.zip --vecnormalize stats.pkl --env Pendulum-v1 --out page
+gptd-rl evaluate --agent model.zip --env CartPole-v1 --json > numbers.json
+gptd-rl evaluate --agent old.zip --target new.zip --env Acrobot-v1 --stochastic"""
+
+
+def add(commands: Any) -> None:
+    """Add the parser."""
+    parser = commands.add_parser(
+        "evaluate",
+        help="say how good an agent is, with error bars, on one page",
+        description="Let a trained agent act, learn the value of what it does with error bars, check both on fresh\n"
+        "episodes, and write a page, index.html, with all numbers beside it, evaluation.json.\n\n" + options.TRUST,
+        examples=EXAMPLES,
+    )
+    options.add_env(parser)
+    options.add_agent(parser)
+    parser.add_argument(
+        "--target",
+        type=Path,
+        metavar="FILE",
+        help="evaluate this agent instead, on what --agent did; --vecnormalize is for both",
+    )
+    options.add_amount(parser, 10_000)
+    options.add_gamma(parser, otherwise="the agent's own")
+    options.add_seed(parser)
+    options.add_out(parser, "the page, a folder", "evaluation")
+    options.add_json(parser)
+    parser.set_defaults(run=run)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Evaluate, write the page, and print a summary."""
+    with outputs.writing_folder(args.out), terminal.only_json(args.json):
+        evaluation = _evaluate(args)
+        with outputs.saving(args.out):
+            page = evaluation.write(args.out, args.command_line)
+    if args.json:
+        terminal.print_json(evaluation.as_json() | {"page": str(page)})
+        return 0
+    from gptd_rl.report.summary import summary
+
+    terminal.show(summary(evaluation), f"page: {page}")
+    return 0
+
+
+def _evaluate(args: argparse.Namespace) -> Evaluation:
+    from gptd_rl.evaluation.evaluate import evaluate_agent
+    from gptd_rl.sb3.loading import AgentError
+
+    with closing(inputs.make_env(args)) as env:
+        policy = inputs.load_policy(args.agent, env, args, args.algo)
+        target = None if args.target is None else inputs.load_policy(args.target, env, args)
+        with (
+            terminal.progress("collect", "fit", "check") as report,
+            terminal.refusing(ValueError, code=terminal.FAILED),
+            terminal.refusing(AgentError),
+            inputs.rollouts(),
+        ):
+            return evaluate_agent(
+                policy,
+                env if args.env_kwargs else args.env,
+                n_transitions=args.n_transitions,
+                gamma=args.gamma,
+                deterministic=not args.stochastic,
+                seed=args.seed,
+                target=target,
+                progress=report,
+            )

@@ -1,0 +1,65 @@
+"""The command line, ``gptd-rl COMMAND``: the parser, and what every command has in common.
+
+Each command is a module of `gptd_rl.cli`. What it needs is imported when it runs.
+"""
+
+from __future__ import annotations
+
+import shlex
+import sys
+import warnings
+from collections.abc import Sequence
+
+import gptd_rl
+from gptd_rl.cli import collect, evaluate, iterate, plot, reproduce
+from gptd_rl.cli.options import Parser
+from gptd_rl.cli.terminal import INTERRUPTED, Refusal, fail, short_warnings
+from gptd_rl.estimators.gptd import InterruptedFitWarning
+
+COMMANDS = (collect, evaluate, iterate, plot, reproduce)
+
+EXAMPLES = """\
+gptd-rl evaluate --agent model.zip --env CartPole-v1
+gptd-rl iterate --env Acrobot-v1 --n-transitions 1000 --out agent.gptd
+gptd-rl evaluate --help"""
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run a command and return its exit code.
+
+    Parameters
+    ----------
+    arguments : sequence of str, optional
+        Those of the process by default.
+
+    Returns
+    -------
+    int
+        0; 1 if the work failed; 2 if arguments are wrong or input cannot be used; 130 after Ctrl-C.
+    """
+    typed = sys.argv[1:] if arguments is None else list(arguments)
+    args = parser().parse_args(typed)
+    args.command_line = shlex.join(["gptd-rl", *typed])
+    with short_warnings():
+        # A fit that is cut short would keep the best model so far, which nobody asked for here.
+        warnings.simplefilter("error", InterruptedFitWarning)
+        try:
+            return int(args.run(args))
+        except Refusal as refusal:
+            return fail(str(refusal), refusal.code)
+        except (KeyboardInterrupt, InterruptedFitWarning):
+            return fail("interrupted, nothing was written", INTERRUPTED)
+
+
+def parser() -> Parser:
+    """The parser of all commands."""
+    made = Parser(prog="gptd-rl", description="Value functions with honest error bars.", examples=EXAMPLES)
+    made.add_argument("--version", action="version", version=f"gptd-rl {gptd_rl.__version__}")
+    commands = made.add_subparsers(title="commands", metavar="COMMAND", required=True)
+    for command in COMMANDS:
+        command.add(commands)
+    return made
+
+
+if __name__ == "__main__":
+    sys.exit(main())

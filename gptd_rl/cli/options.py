@@ -1,0 +1,170 @@
+"""Options that subcommands share: the same name, the same words and the same checks wherever they appear."""
+
+from __future__ import annotations
+
+import argparse
+import ast
+from pathlib import Path
+from textwrap import indent
+from typing import Any, NoReturn
+
+from gptd_rl.cli.terminal import BAD_ARGUMENTS, one_line
+
+TRUST = (
+    "Stable-Baselines3's .zip and VecNormalize files run code when they are loaded: use only those you trust.\n"
+    "Plain ones are read here without running any, others are refused. gptd-rl's own files never hold code."
+)
+
+
+class Parser(argparse.ArgumentParser):
+    """A parser whose errors are one line, whose options are not abbreviated, and whose help ends with examples."""
+
+    def __init__(self, *, examples: str, **options: Any) -> None:
+        super().__init__(
+            epilog="examples:\n" + indent(examples, "  "),
+            formatter_class=argparse.RawDescriptionHelpFormatter,
+            allow_abbrev=False,
+            **options,
+        )
+
+    def error(self, message: str) -> NoReturn:
+        """Say what is wrong, and exit."""
+        self.exit(BAD_ARGUMENTS, f"{self.prog}: {one_line(message)}\n")
+
+
+# -------------------------------------------------------------------------------------- options
+
+
+def add_env(parser: Any) -> None:
+    """``--env ID`` and ``--env-kwargs KEY=VALUE``."""
+    parser.add_argument(
+        "--env",
+        required=True,
+        metavar="ID",
+        help="Gymnasium's id of the environment; module:Name-v0 imports the module first",
+    )
+    parser.add_argument(
+        "--env-kwargs",
+        action="append",
+        default=[],
+        type=key_value,
+        metavar="KEY=VALUE",
+        help="argument of the environment, a Python literal or else a string; may be repeated",
+    )
+
+
+def add_agent(parser: Any, *, otherwise: str = "") -> None:
+    """``--agent FILE``, ``--algo NAME``, ``--vecnormalize FILE`` and ``--stochastic``.
+
+    The agent is required unless it is said what happens `otherwise`.
+    """
+    parser.add_argument(
+        "--agent",
+        type=Path,
+        required=not otherwise,
+        metavar="FILE",
+        help=_with_default("the agent: Stable-Baselines3's .zip, or what gptd-rl iterate wrote", otherwise),
+    )
+    parser.add_argument(
+        "--algo", metavar="NAME", help=_with_default("the agent's algorithm, such as PPO", "found from the file")
+    )
+    parser.add_argument(
+        "--vecnormalize", type=Path, metavar="FILE", help="statistics that VecNormalize saved, if the agent needs them"
+    )
+    parser.add_argument("--stochastic", action="store_true", help="draw actions instead of taking the most likely one")
+
+
+def add_amount(parser: Any, default: int | None = None) -> None:
+    """``--n-transitions N``."""
+    parser.add_argument(
+        "--n-transitions",
+        type=count,
+        default=default,
+        metavar="N",
+        help=_with_default("steps to make in the environment", default),
+    )
+
+
+def add_gamma(parser: Any, default: float | None = None, *, otherwise: str = "") -> None:
+    """``--gamma G``, required unless there is a default or it is said what is taken `otherwise`."""
+    parser.add_argument(
+        "--gamma",
+        type=discount,
+        default=default,
+        required=default is None and not otherwise,
+        metavar="G",
+        help=_with_default("discount of every step, from 0 to 1", otherwise or default),
+    )
+
+
+def add_seed(parser: Any) -> None:
+    """``--seed N``."""
+    parser.add_argument(
+        "--seed",
+        type=seed,
+        default=0,
+        metavar="N",
+        help=_with_default("the same seed gives the same result", 0),
+    )
+
+
+def add_out(parser: Any, what: str, default: str | None = None, *, otherwise: str = "") -> None:
+    """``--out PATH``, required unless there is a default or it is said what is taken `otherwise`."""
+    parser.add_argument(
+        "--out",
+        type=Path,
+        default=None if default is None else Path(default),
+        required=default is None and not otherwise,
+        metavar="PATH",
+        help=_with_default(f"where to write {what}", otherwise or default),
+    )
+
+
+def add_json(parser: Any) -> None:
+    """``--json``."""
+    parser.add_argument("--json", action="store_true", help="print one JSON object to stdout and nothing else there")
+
+
+def _with_default(text: str, default: object) -> str:
+    return text if default in (None, "") else f"{text} (default: {default})"
+
+
+# -------------------------------------------------------------------------------------- checked values
+
+
+def count(text: str) -> int:
+    """A whole number of 1 or more."""
+    return _whole(text, 1)
+
+
+def seed(text: str) -> int:
+    """A whole number of 0 or more."""
+    return _whole(text, 0)
+
+
+def discount(text: str) -> float:
+    """A number from 0 to 1."""
+    try:
+        value = float(text)
+    except ValueError:
+        value = -1.0
+    if not 0.0 <= value <= 1.0:
+        raise argparse.ArgumentTypeError(f"expected a number from 0 to 1, got {text!r}")
+    return value
+
+
+def key_value(text: str) -> tuple[str, Any]:
+    """``KEY=VALUE`` as the key and a Python literal, or else the string."""
+    key, equals, value = text.partition("=")
+    if not (equals and key.isidentifier()):
+        raise argparse.ArgumentTypeError(f"expected KEY=VALUE, got {text!r}")
+    try:
+        return key, ast.literal_eval(value)
+    except (ValueError, SyntaxError):
+        return key, value
+
+
+def _whole(text: str, least: int) -> int:
+    if not (text.isascii() and text.isdecimal()) or int(text) < least:
+        raise argparse.ArgumentTypeError(f"expected a whole number of {least} or more, got {text!r}")
+    return int(text)

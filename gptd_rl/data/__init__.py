@@ -1,0 +1,1 @@
+"""What was sampled: trajectories, their files, pairs of states and actions."""

@@ -1,0 +1,258 @@
+"""Trajectories on disk, as Minari datasets.
+
+Minari keeps both flags, so nothing is lost about how segments ended. Discounts, which it does not know, are kept in the
+episodes' infos.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+from gymnasium import Space, spaces
+from gymnasium.envs.registration import EnvSpec
+from numpy.typing import NDArray
+
+from gptd_rl.data.spaces import describe, flatten, require_flat, unflatten
+from gptd_rl.data.trajectories import Trajectories
+
+LONGEST = 32_768  # states; Minari 0.5 reads longer Arrow episodes wrongly, without a word
+
+
+def from_minari(dataset: Any, gamma: float | None = None) -> Trajectories:
+    """Read a Minari dataset.
+
+    Parameters
+    ----------
+    dataset : minari.MinariDataset or str
+        A dataset, or the id of one on this computer.
+    gamma : float, optional
+        Discount of every step. May be left out if the dataset was written by this package, and keeps discounts.
+
+    Returns
+    -------
+    trajectories : Trajectories
+        A segment per episode, with observations flattened as by `gymnasium.spaces.flatten`. An episode that has both
+        flags set terminated; one that has none is truncated.
+    """
+    minari = import_minari()
+    dataset = minari.load_dataset(dataset) if isinstance(dataset, str) else dataset
+    require_flat(dataset.observation_space)
+    return Trajectories.from_episodes(_read_episodes(dataset, gamma), gamma)
+
+
+def to_minari(
+    trajectories: Trajectories,
+    dataset_id: str,
+    *,
+    env: str | EnvSpec | gym.Env[Any, Any] | None = None,
+    observation_space: Space[Any] | None = None,
+    action_space: Space[Any] | None = None,
+    data_format: str | None = None,
+    metadata: Mapping[str, Any] | None = None,
+) -> Any:
+    """Write a Minari dataset.
+
+    Parameters
+    ----------
+    trajectories : Trajectories
+        With actions.
+    dataset_id : str
+        Such as ``"pendulum/random-v0"``; must not exist yet.
+    env : str, EnvSpec or gymnasium.Env, optional
+        The environment, for its spaces and so that the dataset can tell how to make it.
+    observation_space : gymnasium.Space, optional
+        Space of the observations that were flattened into states; by default that of `env`, or else real vectors.
+    action_space : gymnasium.Space, optional
+        By default that of `env`, or else a space that holds the actions.
+    data_format : {"arrow", "hdf5", "parquet"}, optional
+        By default Arrow, or HDF5 if there are segments of more than 32,768 states, which Arrow datasets cannot hold.
+    metadata : mapping, optional
+        Minari's, such as ``author``, ``algorithm_name``, ``description`` or ``code_permalink``.
+
+    Returns
+    -------
+    dataset : minari.MinariDataset
+    """
+    minari = import_minari()
+    if trajectories.actions is None:
+        raise ValueError("Minari episodes have actions, but these trajectories have none.")
+    if env is not None:
+        made = gym.make(env) if isinstance(env, str | EnvSpec) else env
+        observation_space = observation_space or made.observation_space
+        action_space = action_space or made.action_space
+        if made is not env:
+            made.close()
+        env = made.spec
+    observation_space = observation_space or vectors(trajectories.n_dims)
+    action_space = action_space or _space_of(trajectories.actions)
+    if data_format is None:
+        data_format = "arrow" if trajectories.lengths.max() <= LONGEST else "hdf5"
+    partial = begin_dataset(dataset_id, observation_space, action_space, env, data_format, metadata)
+    try:
+        open_storage(partial).update_episodes(to_buffers(trajectories, observation_space, action_space))
+        finish_dataset(partial, dataset_id)
+    except BaseException:
+        shutil.rmtree(partial)
+        raise
+    return minari.load_dataset(dataset_id)
+
+
+# ------------------------------------------------------------------------------------------- episodes
+
+
+def _read_episodes(dataset: Any, gamma: float | None) -> Iterator[dict[str, Any]]:
+    accounts = dataset.storage.get_episode_metadata(dataset.episode_indices)
+    for episode, account in zip(dataset.iterate_episodes(), accounts, strict=True):
+        if len(episode.rewards) != account["total_steps"]:
+            raise ValueError(
+                f"episode {account['id']} of {dataset.id} has {account['total_steps']} steps, but Minari returned "
+                f"{len(episode.rewards)}: it cannot read Arrow episodes of more than {LONGEST} states."
+            )
+        discounts = (episode.infos or {}).get("discount")
+        yield dict(
+            observations=flatten(dataset.observation_space, episode.observations),
+            actions=episode.actions,
+            rewards=episode.rewards,
+            terminated=episode.terminations,
+            truncated=episode.truncations,
+            discounts=discounts[:-1] if discounts is not None and gamma is None else None,
+        )
+
+
+def to_buffers(data: Trajectories, observation_space: Space[Any], action_space: Space[Any]) -> list[Any]:
+    """Turn segments into Minari's buffers."""
+    from minari.data_collector import EpisodeBuffer
+
+    assert data.actions is not None, "checked before"
+    if (data.lengths < 2).any() or data.rewards[data.last].any():
+        raise ValueError("Minari has no place for what follows a terminal state, nor for episodes without a step.")
+    observations = unflatten(observation_space, data.states)
+    actions = data.actions.astype(action_space.dtype)
+    if not np.array_equal(flatten(observation_space, observations), data.states):
+        raise ValueError(f"the states are no observations from {describe(observation_space)}.")
+    if not np.array_equal(actions, data.actions) or actions.shape[1:] != action_space.shape:
+        raise ValueError(f"the actions are not from {describe(action_space)}.")
+    buffers = []
+    for first, last, terminated in zip(data.starts, data.last, data.terminated, strict=True):
+        at_end = np.arange(first, last) == last - 1
+        buffers.append(
+            EpisodeBuffer(
+                observations=_rows(observations, slice(first, last + 1)),
+                actions=actions[first:last],
+                rewards=data.rewards[first:last],
+                terminations=at_end & terminated,
+                truncations=at_end & ~terminated,
+                infos={"discount": data.discounts[first : last + 1].tolist()},
+            )
+        )
+    return buffers
+
+
+def _rows(batch: Any, rows: slice) -> Any:
+    if isinstance(batch, dict):
+        return {key: _rows(part, rows) for key, part in batch.items()}
+    if isinstance(batch, tuple):
+        return tuple(_rows(part, rows) for part in batch)
+    return batch[rows]
+
+
+def vectors(n_dims: int) -> Space[Any]:
+    """Space of all states."""
+    return spaces.Box(-np.inf, np.inf, (n_dims,), np.float64)
+
+
+def _space_of(actions: NDArray[Any]) -> Space[Any]:
+    """A space that holds these actions."""
+    if actions.dtype.kind not in "iu":
+        return spaces.Box(-np.inf, np.inf, actions.shape[1:], actions.dtype.type)
+    low, high = int(actions.min()), int(actions.max())
+    if actions.ndim == 1:
+        return spaces.Discrete(high - min(low, 0) + 1, start=min(low, 0))
+    return spaces.Box(low, high, actions.shape[1:], actions.dtype.type)
+
+
+# ------------------------------------------------------------------------------------------- folders
+
+
+def dataset_path(dataset_id: str) -> Path:
+    """Folder of a dataset, whether it exists or not."""
+    from minari.dataset.minari_dataset import parse_dataset_id
+    from minari.storage.datasets_root_dir import get_dataset_path
+
+    try:
+        parse_dataset_id(dataset_id)
+    except (TypeError, ValueError):
+        raise ValueError(f"expected a dataset id such as 'pendulum/random-v0'; got {dataset_id!r}.") from None
+    return Path(get_dataset_path(dataset_id))
+
+
+def begin_dataset(
+    dataset_id: str,
+    observation_space: Space[Any],
+    action_space: Space[Any],
+    env_spec: EnvSpec | None,
+    data_format: str,
+    metadata: Mapping[str, Any] | None,
+) -> Path:
+    """Make an empty dataset in a hidden folder, where nobody takes it for a whole one."""
+    import minari
+    from minari.dataset.minari_storage import MinariStorage
+
+    path = dataset_path(dataset_id)
+    if path.exists():
+        raise ValueError(f"the dataset {dataset_id!r} exists already, at {path}: choose another id or delete it.")
+    partial = path.with_name(f".{path.name}.partial")
+    shutil.rmtree(partial, ignore_errors=True)
+    partial.mkdir(parents=True)
+    storage = MinariStorage.new(
+        partial / "data",
+        observation_space=observation_space,
+        action_space=action_space,
+        env_spec=env_spec if _can_be_told(env_spec) else None,
+        data_format=data_format,
+    )
+    metadata = dict(metadata or {})
+    for name in {"author", "author_email"} & metadata.keys():
+        metadata[name] = {metadata[name]} if isinstance(metadata[name], str) else set(metadata[name])
+    storage.update_metadata(metadata | {"dataset_id": dataset_id, "minari_version": minari.__version__})
+    return partial
+
+
+def finish_dataset(partial: Path, dataset_id: str) -> None:
+    """Put a dataset where Minari finds it."""
+    from minari.dataset.minari_dataset import parse_dataset_id
+    from minari.namespace import create_namespace, list_local_namespaces
+
+    namespace = parse_dataset_id(dataset_id)[0]
+    if namespace is not None and namespace not in list_local_namespaces():
+        create_namespace(namespace)
+    partial.rename(dataset_path(dataset_id))
+
+
+def open_storage(path: Path) -> Any:
+    """Open a dataset for adding episodes."""
+    from minari.dataset.minari_storage import MinariStorage
+
+    return MinariStorage.read(path / "data")
+
+
+def _can_be_told(env_spec: EnvSpec | None) -> bool:
+    """Whether an environment can be made from what JSON can hold."""
+    try:
+        return env_spec is not None and bool(env_spec.to_json())
+    except TypeError:
+        return False
+
+
+def import_minari() -> Any:
+    """Import Minari, or say how to have it."""
+    try:
+        import minari
+    except ImportError as error:
+        raise ImportError('Minari datasets need more packages: pip install "gptd-rl[minari]"') from error
+    return minari

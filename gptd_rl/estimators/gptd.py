@@ -1,0 +1,178 @@
+"""The estimator of V that users hold: fit it to sampled transitions, predict it anywhere, with error bars."""
+
+from __future__ import annotations
+
+from typing import Any, Literal, Self, overload
+
+from numpy.typing import ArrayLike
+
+from gptd_rl.data.action_types import NO_ACTIONS
+from gptd_rl.data.trajectories import Array, Trajectories
+from gptd_rl.estimators.base import (
+    NOISES,
+    Estimator,
+    InterruptedFitWarning,
+    NotFittedError,
+    Pruning,
+    RelevanceWarning,
+)
+
+__all__ = ["GPTD", "NOISES", "InterruptedFitWarning", "NotFittedError", "Pruning", "RelevanceWarning", "Trajectories"]
+
+
+class GPTD(Estimator):
+    """Gaussian-process temporal-difference learning of V, which selects its own kernel.
+
+    Parameters
+    ----------
+    kernel : {"isotropic", "ard", "factor", "auto"} or SquaredExponential
+        The paper's three variants; "factor" tries every rank from 1 to n_dims − 1, "auto" tries all variants; the
+        best objective wins. A kernel object is where the search starts, and may hold some of its parameters fixed.
+    noise : {"stochastic", "deterministic"}
+        σ²HHᵀ, right for any system, or σ²I, for deterministic systems only: it is biased elsewhere, and its evidence
+        does not tell.
+    objective : {"auto", "marginal_likelihood", "thinned", "loo", "leave_one_episode_out"}
+        What model selection optimises. "auto" is the evidence, as in the paper, where the system is deterministic,
+        and the thinned evidence where it is not: neighbouring returns share their noise there, and the plain evidence
+        mistakes what merely identifies an episode for a relevant input.
+    thinning : int, optional
+        τ for ``objective="thinned"``; the effective horizon 1/(1−γ) by default.
+    method : {"auto", "exact", "sparse"}
+        How the posterior is held: exactly, with all pairs of distinct states, or sparsely, where `subset_size` states
+        stand for all. "auto" is exact up to some thousand distinct states; `method_` says which it was.
+    subset_size : int
+        Largest number of states that stand for all in the sparse method.
+    tolerance : float, optional
+        Fewer do if no state keeps more than this share of its prior variance v₀ unexplained; by default σ²/v₀ divided
+        by the number of rewards, which is less than they can tell, and 1e-7 at most.
+    variance : {"projected_process", "subset_of_regressors"}
+        The sparse posterior variance: the second forgets what lies beyond the subset, and is too sure far from it.
+    noise_variance : float, optional
+        Hold σ² at this value.
+    noise_floor : float
+        Smallest σ² to consider, as a share of the variance of the returns.
+    n_restarts : int
+        Random starts of the search beside the three that are laid out by the scales of the data.
+    max_rank : int, optional
+        Largest rank of factor analysis to try.
+    warm_start : bool
+        Start the search from the last fit, too.
+    random_state : int, optional
+        Seed of the random starts.
+    progress_bar : bool
+        Show how the search goes.
+
+    Attributes
+    ----------
+    kernel_ : SquaredExponential
+        The kernel selected; ``kernel_.metric`` has Ω, its eigenvalues and directions.
+    noise_variance_ : float
+        σ²; predictions use ``thinning_ * noise_variance_``.
+    thinning_ : int
+        τ; 1 is the paper.
+    theta_ : ndarray
+        [log v₀, log b, log σ², metric…], named by `parameter_names_`.
+    relevances_ : ndarray of shape (n_dims,)
+        Diagonal of Ω; 0 for inputs that were pruned.
+    log_marginal_likelihood_, complexity_, data_fit_ : float
+        Evidence of all rewards at `theta_`, and its parts ½ log det Q and ½ rᵀQ⁻¹r.
+    comparison_ : Comparison
+        The variants tried; ``print(v.comparison_)`` is a table.
+    thinning_trials_ : list of Trial
+        For ``objective="auto"``: each τ tried, the relevances it selects and its leave-one-episode-out error; only the
+        largest τ where that one showed the system to be deterministic.
+    inputs_ : ndarray
+        The state variables in use.
+    method_ : {"exact", "sparse"}
+        How the posterior is held.
+    exact_ : bool
+        Whether nothing was approximated: by the sparse method, if the subset holds every distinct state.
+    subset_ : ndarray of shape (m, n_inputs) or None
+        The states that stand for all others in the sparse method.
+    data_ : Trajectories
+        What was fitted; in the sparse method a sample of it.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> steps = np.arange(6.0)  # a corridor: one step costs 1, the end is terminal
+    >>> episode = dict(observations=steps[:, None], rewards=-np.ones(5), terminated=True)
+    >>> v = GPTD().fit(Trajectories.from_episodes([episode], gamma=1.0))
+    >>> v.predict([[2.0]]).round(1)
+    array([-3.])
+    """
+
+    def fit(self, data: Any, *, gamma: float | None = None, executor: Any = None) -> Self:
+        """Select a model for `data` and condition it on them.
+
+        Interrupted (Ctrl-C) while it searches, it keeps the best model found so far, and warns.
+
+        Parameters
+        ----------
+        data : Trajectories, path, Minari dataset, or an iterable of these
+            Transitions sampled under the policy to be evaluated. Several are shards of one whole; paths are of files
+            that `Trajectories.save` wrote, or ids of Minari datasets. Shards are loaded when they are needed.
+        gamma : float, optional
+            Discount, for Minari datasets that do not keep it.
+        executor : concurrent.futures.Executor or Dask client, optional
+            Who passes over the shards in the sparse method; threads of its own by default. The result is the same.
+        """
+        self._check_parameters()
+        return self._fit(self._open(data, gamma, executor, NO_ACTIONS), every=None)
+
+    def partial_fit(self, data: Any, *, gamma: float | None = None, executor: Any = None) -> Self:
+        """Condition the model on further data; θ, and the subset of the sparse method, stay as they are.
+
+        The first call fits. For single transitions at a time there is `gptd_rl.OnlineGPTD`.
+
+        Parameters
+        ----------
+        data, gamma, executor
+            As in `fit`: whole segments.
+        """
+        if not hasattr(self, "posterior_"):
+            return self.fit(data, gamma=gamma, executor=executor)
+        return self._add(data, gamma, executor)
+
+    # ---------------------------------------------------------------------------------- predicting
+
+    @overload
+    def predict(self, states: ArrayLike, return_std: Literal[False] = ...) -> Array: ...
+
+    @overload
+    def predict(self, states: ArrayLike, return_std: Literal[True]) -> tuple[Array, Array]: ...
+
+    def predict(self, states: ArrayLike, return_std: bool = False) -> Array | tuple[Array, Array]:
+        """Posterior mean of V and, if asked, its standard deviation under the model (paper eqs. 9 and 10).
+
+        Parameters
+        ----------
+        states : array-like of shape (m, n_dims)
+        return_std : bool
+            The paper's posterior, which takes the residuals of the returns for independent. In a stochastic system they
+            are not: `confidence_interval` is the honest one.
+
+        Returns
+        -------
+        mean : ndarray of shape (m,)
+        std : ndarray of shape (m,)
+            Only if `return_std`.
+        """
+        return self._moments(self._check_states(states), return_std)
+
+    def confidence_interval(self, states: ArrayLike, level: float = 0.95) -> tuple[Array, Array]:
+        """Interval that holds V(x) with probability `level`, with the noise correlated as it is in a Markov chain.
+
+        Its variance is what the prior leaves open plus the sampling noise Σ_t δ_t² u_t² of the TD errors δ_t, and
+        never less than the posterior's.
+
+        Parameters
+        ----------
+        states : array-like of shape (m, n_dims)
+        level : float
+
+        Returns
+        -------
+        lower, upper : ndarray of shape (m,)
+        """
+        return self._interval(self._check_states(states), level)

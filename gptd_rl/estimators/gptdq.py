@@ -1,0 +1,393 @@
+"""The estimator of Q that users hold: what each action is worth in each state, with error bars, to choose by."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any, Literal, Self, TypeVar, overload
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from gptd_rl import linalg
+from gptd_rl.data.action_types import Box, Discrete, whole_numbers
+from gptd_rl.data.state_actions import pair_up
+from gptd_rl.data.trajectories import Array
+from gptd_rl.estimators.base import Estimator, is_count
+from gptd_rl.inference.sparse import Variance
+from gptd_rl.kernels.stationary import SquaredExponential
+from gptd_rl.sharding.dataset import available_bytes
+from gptd_rl.sharding.sources import Sources
+from gptd_rl.temporal.targets import Noise
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+def _batched(method: F) -> F:
+    """Mark a method as a policy of many states at a time, for `collect` and for `fit(data, policy=…)`."""
+    method.batched = True  # type: ignore[attr-defined]
+    return method
+
+
+class GPTDQ(Estimator):
+    """Gaussian-process temporal-difference learning of Q, the value of actions, which selects its own kernel.
+
+    Q is to pairs of a state and an action what V is to states, so everything is as in `GPTD`, with the covariance
+
+        k([x, a], [x', a']) = k(x, x') · δ(a, a')        discrete actions
+        k([x, a], [x', a']) = k with a metric over [x, a]        continuous actions
+
+    With δ each action has a value function of its own, which shares θ with the others. What ties them together are the
+    data: ``r = Q(x, a) − γQ(x', a')``. An action that was never tried keeps its prior: mean 0, and a large deviation.
+
+    Parameters
+    ----------
+    kernel : {"isotropic", "ard", "factor", "auto"} or SquaredExponential
+        As in `GPTD`. A kernel object is over states if actions are discrete, and over [x, a] if they are continuous.
+    n_actions : int, optional
+        Number of discrete actions, numbered from 0. By default actions are discrete if they are integers, and there are
+        as many as the data show.
+    candidates : array-like of shape (n_candidates, ...), optional
+        Continuous actions to choose from: for `q_values`, `greedy_actions` and `sample`.
+    action_correlation : float
+        ρ, from 0 to below 1, instead of the 0 in δ for two discrete actions that differ. With a little of it what is
+        learnt of one action is a first guess for the others; with none, K is block diagonal, and cheap.
+    noise : {"stochastic", "deterministic"}
+        As in `GPTD`: σ²HHᵀ, or σ²I for deterministic systems.
+    objective, thinning, method, subset_size, tolerance, variance, noise_variance, noise_floor, n_restarts, max_rank
+        As in `GPTD`, for pairs instead of states: `subset_size` counts pairs.
+    warm_start, random_state, progress_bar
+        As in `GPTD`.
+
+    Attributes
+    ----------
+    actions_ : Discrete or Box
+        What the actions are.
+    relevances_ : ndarray of shape (n_dims,)
+        Diagonal of Ω for the state variables; 0 for those that were pruned.
+    action_relevances_ : ndarray of shape (n_action_dims,)
+        Diagonal of Ω for continuous actions; empty for discrete ones.
+    data_ : Trajectories
+        What was fitted, in pairs: states are [x, a]. In the sparse method a sample of it.
+    subset_ : ndarray of shape (m, n_inputs + n_columns) or None
+        The pairs that stand for all others in the sparse method.
+    kernel_, noise_variance_, thinning_, theta_, parameter_names_, log_marginal_likelihood_, complexity_, data_fit_
+        As in `GPTD`.
+    comparison_, thinning_trials_, inputs_, method_, exact_
+        As in `GPTD`.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from gptd_rl import Trajectories
+    >>> rng = np.random.default_rng(0)  # a corridor whose end is terminal: 1 walks on, 0 stays; one step costs 1
+    >>> episodes = []
+    >>> for _ in range(20):
+    ...     actions = rng.permutation([1, 1, 1, 1, 0, 0])
+    ...     x = np.concatenate([[0], np.cumsum(actions)])
+    ...     end = np.flatnonzero(x == 4)[0]
+    ...     episodes.append(
+    ...         dict(observations=x[: end + 1], actions=actions[:end], rewards=-np.ones(end), terminated=True)
+    ...     )
+    >>> data = Trajectories.from_episodes(episodes, gamma=1.0)
+    >>> q = GPTDQ().fit(data, policy=lambda x: 1)  # the value of walking on, whatever these walks did
+    >>> q.predict([[1.0], [1.0]], actions=[1, 0]).round(1)
+    array([-3., -4.])
+    >>> q.greedy_actions([[1.0], [2.0]])
+    array([1, 1])
+    """
+
+    def __init__(
+        self,
+        kernel: str | SquaredExponential = "ard",
+        *,
+        n_actions: int | None = None,
+        candidates: ArrayLike | None = None,
+        action_correlation: float = 0.0,
+        noise: Noise = "stochastic",
+        objective: str = "auto",
+        thinning: int | None = None,
+        method: str = "auto",
+        subset_size: int = 500,
+        tolerance: float | None = None,
+        variance: Variance = "projected_process",
+        noise_variance: float | None = None,
+        noise_floor: float = 1e-6,
+        n_restarts: int = 1,
+        max_rank: int | None = None,
+        warm_start: bool = False,
+        random_state: int | None = 0,
+        progress_bar: bool = False,
+    ) -> None:
+        super().__init__(
+            kernel,
+            noise=noise,
+            objective=objective,
+            thinning=thinning,
+            method=method,
+            subset_size=subset_size,
+            tolerance=tolerance,
+            variance=variance,
+            noise_variance=noise_variance,
+            noise_floor=noise_floor,
+            n_restarts=n_restarts,
+            max_rank=max_rank,
+            warm_start=warm_start,
+            random_state=random_state,
+            progress_bar=progress_bar,
+        )
+        self.n_actions = n_actions
+        self.candidates = candidates
+        self.action_correlation = action_correlation
+
+    # ---------------------------------------------------------------------------------- fitting
+
+    def fit(self, data: Any, *, policy: Any = None, gamma: float | None = None, executor: Any = None) -> Self:
+        """Select a model for `data` and condition it on them.
+
+        Parameters
+        ----------
+        data : Trajectories, path, Minari dataset, or an iterable of these
+            With actions; otherwise as in `GPTD.fit`.
+        policy : object with `predict`, callable, or GPTDQ, optional
+            The policy to evaluate: anything that `collect` takes; it is asked about states as the data hold them. By
+            default the one that made the data. A deterministic one that made them should be given, too: it says what
+            follows the last state of a truncated segment, a transition which else is left out. A stochastic one should
+            not: asked again, it would answer differently.
+        gamma, executor
+            As in `GPTD.fit`.
+
+        Notes
+        -----
+        Data that another policy made are used for all they tell: each transition is ``r = Q(x, a) − γQ(x', π(x'))``, in
+        runs as long as the data went on as π would have, and cut where they did not. With many data that is right if
+        the system is deterministic. It is biased
+
+        - where transitions are stochastic: behind a cut, Q(x', π(x')) stands for all that may follow (x, a), and how
+          it differs from one x' to the next is taken for noise that has nothing to do with Q (the double-sampling
+          problem of Bellman residuals). σ²I has this bias at every step, cut or not; σ²HHᵀ has it at the cuts, and
+          not at all for terminated episodes of π itself. It can be larger than the spread of Q, more data do not
+          reduce it, and `confidence_interval` does not know of it.
+        - where the data never took π's actions: there Q is what the kernel makes of its neighbours. The standard
+          deviation grows there, but all values that lead there depend on this guess, too.
+
+        Recurrent policies cannot be asked about single states, and are not meant here.
+        """
+        self._check_parameters()
+        sources = Sources.of(data, gamma)
+        actions = self._find_actions(sources)
+        pairs = _in_pairs(sources, actions, policy)
+        return self._fit(self._open(pairs, gamma, executor, actions), every=None)
+
+    def partial_fit(self, data: Any, *, policy: Any = None, gamma: float | None = None, executor: Any = None) -> Self:
+        """Condition the model on further data; θ, and the subset of the sparse method, stay as they are.
+
+        The first call fits.
+
+        Parameters
+        ----------
+        data, policy, gamma, executor
+            As in `fit`: whole segments, and the same policy, unless Q is to be a mixture.
+        """
+        if not hasattr(self, "posterior_"):
+            return self.fit(data, policy=policy, gamma=gamma, executor=executor)
+        pairs = _in_pairs(Sources.of(data, gamma), self._space, policy)
+        return self._add(pairs, gamma, executor)
+
+    def _find_actions(self, sources: Sources) -> Discrete | Box:
+        """What the actions in the data are: discrete or continuous, and which."""
+        if self.n_actions is not None:
+            return Discrete(self.n_actions, self.action_correlation)
+        largest = -1
+        for source in sources:
+            actions = _logged(source.load())
+            if self.candidates is not None or actions.dtype.kind not in "iub":
+                if self.action_correlation:
+                    raise ValueError("action_correlation is for discrete actions, and these are continuous.")
+                return Box(actions.shape[1:])
+            largest = max(largest, int(whole_numbers(actions).max(initial=-1)))
+        return Discrete(largest + 1, self.action_correlation)
+
+    def _set(self, *learnt: Any) -> None:
+        super()._set(*learnt)
+        self.action_relevances_ = self._relevances()[self.n_dims_ :]
+
+    # ---------------------------------------------------------------------------------- predicting
+
+    @overload
+    def predict(self, states: ArrayLike, actions: ArrayLike, return_std: Literal[False] = ...) -> Array: ...
+
+    @overload
+    def predict(self, states: ArrayLike, actions: ArrayLike, return_std: Literal[True]) -> tuple[Array, Array]: ...
+
+    def predict(self, states: ArrayLike, actions: ArrayLike, return_std: bool = False) -> Array | tuple[Array, Array]:
+        """Posterior mean of Q and, if asked, its standard deviation under the model.
+
+        Parameters
+        ----------
+        states : array-like of shape (m, n_dims)
+        actions : array-like of shape (m, ...)
+            One for each state.
+        return_std : bool
+            As in `GPTD.predict`: in a stochastic system `confidence_interval` is the honest one.
+
+        Returns
+        -------
+        mean : ndarray of shape (m,)
+        std : ndarray of shape (m,)
+            Only if `return_std`.
+        """
+        return self._moments(self._check_pairs(states, actions), return_std)
+
+    def confidence_interval(self, states: ArrayLike, actions: ArrayLike, level: float = 0.95) -> tuple[Array, Array]:
+        """Interval that holds Q(x, a) with probability `level`; see `GPTD.confidence_interval`.
+
+        Parameters
+        ----------
+        states : array-like of shape (m, n_dims)
+        actions : array-like of shape (m, ...)
+        level : float
+
+        Returns
+        -------
+        lower, upper : ndarray of shape (m,)
+        """
+        return self._interval(self._check_pairs(states, actions), level)
+
+    @overload
+    def q_values(self, states: ArrayLike, return_std: Literal[False] = ...) -> Array: ...
+
+    @overload
+    def q_values(self, states: ArrayLike, return_std: Literal[True]) -> tuple[Array, Array]: ...
+
+    def q_values(self, states: ArrayLike, return_std: bool = False) -> Array | tuple[Array, Array]:
+        """Posterior mean of Q for every action, or for every one of the `candidates`.
+
+        Parameters
+        ----------
+        states : array-like of shape (m, n_dims)
+        return_std : bool
+
+        Returns
+        -------
+        mean : ndarray of shape (m, n_actions)
+        std : ndarray of shape (m, n_actions)
+            Only if `return_std`.
+        """
+        pairs, shape = self._all_pairs(states)
+        answer = self._moments(pairs, return_std)
+        if isinstance(answer, tuple):
+            return answer[0].reshape(shape), answer[1].reshape(shape)
+        return answer.reshape(shape)
+
+    @_batched
+    def greedy_actions(self, states: ArrayLike) -> NDArray[Any]:
+        """The action with the largest posterior mean of Q in each state, the first of several.
+
+        This method is a policy: ``collect(env, q.greedy_actions, …)``, ``fit(data, policy=q.greedy_actions)``.
+
+        Parameters
+        ----------
+        states : array-like of shape (m, n_dims)
+
+        Returns
+        -------
+        actions : ndarray of shape (m, ...)
+            Numbers of discrete actions; else the best of the `candidates`.
+        """
+        best = self.q_values(states).argmax(axis=1)
+        return self._space.decode(self._choices()[best])
+
+    def sample(self, states: ArrayLike, n: int = 1, seed: int | np.random.Generator | None = None) -> Array:
+        """Draw value functions from the posterior, jointly over all these states and all actions.
+
+        Acting greedily in one draw at a time is Thompson sampling.
+
+        Parameters
+        ----------
+        states : array-like of shape (m, n_dims)
+        n : int
+            Number of draws.
+        seed : int or Generator, optional
+
+        Returns
+        -------
+        values : ndarray of shape (n, m, n_actions)
+        """
+        if not is_count(n):
+            raise ValueError(f"n must be a whole number of 1 or more; got {n!r}.")
+        pairs, shape = self._all_pairs(states)
+        size, free = len(pairs), available_bytes()
+        if free is not None and 4 * 8 * size**2 > free:  # the covariance, its factor, and products on the way
+            raise ValueError(
+                f"a joint draw over {shape[0]} states and {shape[1]} actions needs {4 * 8 * size**2 / 2**30:.1f} GiB, "
+                f"and {free / 2**30:.1f} GiB are free: ask for fewer states at a time."
+            )
+        if not size:
+            return np.zeros((n, *shape))
+        rng = np.random.default_rng(seed)
+        L = np.tril(linalg.cholesky(lambda: self.posterior_.covariance(pairs)))
+        values = self.posterior_.mean(pairs) + rng.standard_normal((n, size)) @ L.T
+        return values.reshape(n, *shape)
+
+    # ---------------------------------------------------------------------------------- checking
+
+    @property
+    def _space(self) -> Discrete | Box:
+        self._check_fitted()
+        assert isinstance(self.actions_, Discrete | Box)
+        return self.actions_
+
+    def _check_parameters(self) -> None:
+        super()._check_parameters()
+        if self.n_actions is not None and self.candidates is not None:
+            raise ValueError("n_actions is for discrete actions and candidates for continuous ones: give one of them.")
+        if self.n_actions is not None and not is_count(self.n_actions):
+            raise ValueError(f"n_actions must be a whole number of 1 or more; got {self.n_actions!r}.")
+        if not 0.0 <= self.action_correlation < 1.0:
+            raise ValueError(f"action_correlation must lie in [0, 1); got {self.action_correlation!r}.")
+
+    def _check_pairs(self, states: ArrayLike, actions: ArrayLike) -> Array:
+        """Pairs with the inputs in use, of shape (m, n_inputs + n_columns)."""
+        x, columns = self._check_states(states), self._space.encode(actions)
+        if len(columns) != len(x):
+            raise ValueError(f"expected one action for each of {len(x)} states; got {len(columns)}.")
+        return np.column_stack([x, columns])
+
+    def _all_pairs(self, states: ArrayLike) -> tuple[Array, tuple[int, int]]:
+        """Each state with every action, of shape (m · n_actions, …), and (m, n_actions)."""
+        x, choices = self._check_states(states), self._choices()
+        pairs = np.column_stack([np.repeat(x, len(choices), axis=0), np.tile(choices, (len(x), 1))])
+        return pairs, (len(x), len(choices))
+
+    def _choices(self) -> Array:
+        """The actions to choose from, of shape (n_actions, n_columns)."""
+        space = self._space
+        if isinstance(space, Discrete):
+            return np.arange(float(space.n))[:, None]
+        if self.candidates is None:
+            raise ValueError(
+                "actions are continuous: GPTDQ(candidates=[…]) or set_params(candidates=[…]) says which to choose from."
+            )
+        return space.encode(self.candidates)
+
+
+def _in_pairs(sources: Sources, actions: Discrete | Box, policy: Any) -> Sources:
+    """Trajectories of pairs; made once, for a stochastic policy would answer differently next time."""
+    policy = policy.greedy_actions if isinstance(policy, GPTDQ) else policy
+    pairs = sources.changed(partial(pair_up, actions=actions, policy=policy))
+    if pairs is None:
+        raise ValueError(
+            "no transition is left: a truncated segment needs two of them, since nobody logged the action in its last "
+            "state. fit(data, policy=…) says what it would be."
+        )
+    return pairs
+
+
+def _logged(data: Any) -> NDArray[Any]:
+    """Actions that were taken, without the zeros behind each segment."""
+    if data.actions is None:
+        return np.zeros(0, dtype=np.int64)
+    inside = np.ones(len(data), dtype=bool)
+    inside[data.last] = False
+    return np.asarray(data.actions)[inside]

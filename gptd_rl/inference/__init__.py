@@ -1,0 +1,1 @@
+"""The posterior: exact, sparse and online."""

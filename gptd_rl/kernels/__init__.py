@@ -1,0 +1,1 @@
+"""Covariance functions: states in, contractions of ∂L/∂K out."""

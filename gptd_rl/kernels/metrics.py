@@ -1,0 +1,287 @@
+"""How far apart two states are: the paper's three metrics Ω in ``d²(x, x') = (x − x')ᵀ Ω (x − x')`` (Section 5.2).
+
+A metric knows three things: the coordinates in which its distance is the ordinary one (`whiten`), its own parameters
+as a vector θ (log for positive ones, raw for factor loadings), and how a gradient with respect to the D×D matrix Ω
+becomes one with respect to θ (`pull_back`).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol, Self
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from gptd_rl.data.trajectories import Array
+
+
+class Metric(Protocol):
+    """What the kernel asks of a metric."""
+
+    @property
+    def n_dims(self) -> int:
+        """Width of a state."""
+        ...
+
+    @property
+    def matrix(self) -> Array:
+        """Ω, of shape (n_dims, n_dims)."""
+        ...
+
+    @property
+    def eigenvalues(self) -> Array:
+        """The s_i, largest first."""
+        ...
+
+    @property
+    def directions(self) -> Array:
+        """The u_i as rows."""
+        ...
+
+    @property
+    def relevances(self) -> Array:
+        """Diagonal of Ω."""
+        ...
+
+    @property
+    def theta(self) -> Array:
+        """The parameters as a vector."""
+        ...
+
+    @property
+    def parameter_names(self) -> tuple[str, ...]:
+        """Names of the entries of `theta`."""
+        ...
+
+    @property
+    def is_log(self) -> NDArray[np.bool_]:
+        """Which entries of `theta` are logarithms."""
+        ...
+
+    def with_theta(self, theta: Array) -> Self:
+        """Return the same metric with other parameters."""
+        ...
+
+    def whiten(self, states: Array) -> Array:
+        """Coordinates in which d² is the ordinary squared distance."""
+        ...
+
+    def pull_back(self, gradient: Array) -> Array:
+        """Turn ∂L/∂Ω into ∂L/∂θ."""
+        ...
+
+
+class _Spectrum:
+    """The eigendecomposition Ω = U diag(s) Uᵀ, largest eigenvalue first: the paper's s_i and u_i."""
+
+    @property
+    def matrix(self) -> Array:
+        raise NotImplementedError
+
+    @property
+    def eigenvalues(self) -> Array:
+        """The s_i, of shape (n_dims,): how fast the value may vary along each direction."""
+        return np.asarray(np.linalg.eigvalsh(self.matrix)[::-1], dtype=np.float64)
+
+    @property
+    def directions(self) -> Array:
+        """The u_i as rows, of shape (n_dims, n_dims), each with its largest component positive."""
+        rows = np.linalg.eigh(self.matrix)[1].T[::-1]
+        largest = np.take_along_axis(rows, np.abs(rows).argmax(axis=1)[:, None], axis=1)
+        return np.asarray(rows * np.sign(largest))
+
+    @property
+    def relevances(self) -> Array:
+        """Diagonal of Ω, of shape (n_dims,): how relevant each state variable is on its own."""
+        return np.diagonal(self.matrix).copy()
+
+
+@dataclass(frozen=True, eq=False)
+class Isotropic(_Spectrum):
+    """Ω = h·I: every state variable counts alike.
+
+    Parameters
+    ----------
+    h : float
+        Inverse squared lengthscale.
+    n_dims : int
+        Width of a state.
+    """
+
+    h: float
+    n_dims: int
+
+    def __post_init__(self) -> None:
+        _refuse_negative(np.array([self.h]), "h")
+
+    @property
+    def matrix(self) -> Array:
+        """Ω, of shape (n_dims, n_dims)."""
+        return self.h * np.eye(self.n_dims)
+
+    @property
+    def theta(self) -> Array:
+        """[log h]."""
+        return _log(np.array([self.h]))
+
+    @property
+    def parameter_names(self) -> tuple[str, ...]:
+        """("h",)."""
+        return ("h",)
+
+    @property
+    def is_log(self) -> NDArray[np.bool_]:
+        """Which entries of θ are logarithms."""
+        return np.array([True])
+
+    def with_theta(self, theta: Array) -> Isotropic:
+        """Return the same metric with other parameters."""
+        return Isotropic(float(np.exp(theta[0])), self.n_dims)
+
+    def whiten(self, states: Array) -> Array:
+        """Coordinates in which d² is the ordinary squared distance."""
+        return np.sqrt(self.h) * states
+
+    def pull_back(self, gradient: Array) -> Array:
+        """∂L/∂log h = h·tr(∂L/∂Ω)."""
+        return np.array([self.h * np.trace(gradient)])
+
+
+@dataclass(frozen=True, eq=False)
+class ARD(_Spectrum):
+    """Ω = diag(a₁ … a_D): automatic relevance determination, one inverse squared lengthscale per state variable.
+
+    Parameters
+    ----------
+    a : array-like of shape (n_dims,)
+        The relevances; a value near zero says that the variable can be left out.
+    """
+
+    a: Array
+
+    def __init__(self, a: ArrayLike) -> None:
+        values = np.array(a, dtype=np.float64).reshape(-1)
+        _refuse_negative(values, "a")
+        object.__setattr__(self, "a", values)
+
+    @property
+    def n_dims(self) -> int:
+        """Width of a state."""
+        return len(self.a)
+
+    @property
+    def matrix(self) -> Array:
+        """Ω, of shape (n_dims, n_dims)."""
+        return np.diag(self.a)
+
+    @property
+    def theta(self) -> Array:
+        """[log a₁ … log a_D]."""
+        return _log(self.a)
+
+    @property
+    def parameter_names(self) -> tuple[str, ...]:
+        """("a1", …, "aD")."""
+        return tuple(f"a{d + 1}" for d in range(self.n_dims))
+
+    @property
+    def is_log(self) -> NDArray[np.bool_]:
+        """Which entries of θ are logarithms."""
+        return np.ones(self.n_dims, dtype=bool)
+
+    def with_theta(self, theta: Array) -> ARD:
+        """Return the same metric with other parameters."""
+        return ARD(np.exp(theta))
+
+    def whiten(self, states: Array) -> Array:
+        """Coordinates in which d² is the ordinary squared distance."""
+        return states * np.sqrt(self.a)
+
+    def pull_back(self, gradient: Array) -> Array:
+        """∂L/∂log a_ν = a_ν·[∂L/∂Ω]_νν."""
+        return self.a * np.diag(gradient)
+
+
+@dataclass(frozen=True, eq=False)
+class FactorAnalysis(_Spectrum):
+    """Ω = M Mᵀ + diag(a): relevant *directions*, linear combinations of state variables.
+
+    Parameters
+    ----------
+    a : array-like of shape (n_dims,)
+        Relevance that each variable has on its own.
+    loadings : array-like of shape (n_dims, rank)
+        The columns m₁ … m_k of M.
+    """
+
+    a: Array
+    loadings: Array
+
+    def __init__(self, a: ArrayLike, loadings: ArrayLike) -> None:
+        values = np.array(a, dtype=np.float64).reshape(-1)
+        _refuse_negative(values, "a")
+        columns = np.array(loadings, dtype=np.float64)
+        columns = columns[:, None] if columns.ndim == 1 else columns
+        if columns.ndim != 2 or len(columns) != len(values):
+            raise ValueError(f"loadings must have shape ({len(values)}, rank), as a has; got {np.shape(loadings)}.")
+        if not np.isfinite(columns).all():
+            raise ValueError(f"loadings must be finite; got {columns}.")
+        object.__setattr__(self, "a", values)
+        object.__setattr__(self, "loadings", columns)
+
+    @property
+    def n_dims(self) -> int:
+        """Width of a state."""
+        return len(self.a)
+
+    @property
+    def rank(self) -> int:
+        """Number k of directions."""
+        return int(self.loadings.shape[1])
+
+    @property
+    def matrix(self) -> Array:
+        """Ω, of shape (n_dims, n_dims)."""
+        return self.loadings @ self.loadings.T + np.diag(self.a)
+
+    @property
+    def theta(self) -> Array:
+        """[log a₁ … log a_D, m₁ … m_k], the loadings raw and column by column."""
+        return np.concatenate([_log(self.a), self.loadings.T.ravel()])
+
+    @property
+    def parameter_names(self) -> tuple[str, ...]:
+        """("a1", …, "aD", "m1_1", …, "mk_D")."""
+        dims = range(1, self.n_dims + 1)
+        own = [f"a{d}" for d in dims]
+        return (*own, *(f"m{k}_{d}" for k in range(1, self.rank + 1) for d in dims))
+
+    @property
+    def is_log(self) -> NDArray[np.bool_]:
+        """Which entries of θ are logarithms."""
+        return np.arange(self.n_dims * (1 + self.rank)) < self.n_dims
+
+    def with_theta(self, theta: Array) -> FactorAnalysis:
+        """Return the same metric with other parameters."""
+        d = self.n_dims
+        return FactorAnalysis(np.exp(theta[:d]), np.reshape(theta[d:], (self.rank, d)).T)
+
+    def whiten(self, states: Array) -> Array:
+        """Coordinates (n_dims + rank of them) in which d² is the ordinary squared distance."""
+        return np.hstack([states * np.sqrt(self.a), states @ self.loadings])
+
+    def pull_back(self, gradient: Array) -> Array:
+        """∂L/∂log a_ν = a_ν·[∂L/∂Ω]_νν and ∂L/∂M = 2·(∂L/∂Ω)·M."""
+        return np.concatenate([self.a * np.diag(gradient), (2.0 * gradient @ self.loadings).T.ravel()])
+
+
+def _log(values: Array) -> Array:
+    """Logarithms; −inf of a relevance that is exactly 0, which stays there."""
+    with np.errstate(divide="ignore"):
+        return np.log(values)
+
+
+def _refuse_negative(values: Array, name: str) -> None:
+    if not (np.isfinite(values).all() and (values >= 0).all()):
+        raise ValueError(f"{name} must be finite and not negative; got {values}.")

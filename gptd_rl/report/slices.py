@@ -1,0 +1,86 @@
+"""Lines and planes through the states that were visited, for maps of functions of many inputs."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gptd_rl.data.trajectories import Array
+
+N_DOTS = 500  # visited states to show
+BANDWIDTH = 0.06  # of an axis, in which visited states count as near
+
+
+@dataclass(frozen=True, eq=False)
+class Slice:
+    """A line or plane through the states that were visited.
+
+    Attributes
+    ----------
+    axes : ndarray of shape (k, n_dims)
+        Directions in units of the inputs' spreads.
+    centre, spread : ndarray of shape (n_dims,)
+    visited : ndarray of shape (m, n_dims)
+        Visited states in these units.
+    """
+
+    axes: Array
+    centre: Array
+    spread: Array
+    visited: Array
+
+    @classmethod
+    def of(cls, states: Array, axes: Array) -> Self:
+        """Slice along `axes`."""
+        centre, spread = np.median(states, axis=0), states.std(axis=0)
+        spread = np.where(spread > 0, spread, 1.0)
+        return cls(axes, centre, spread, (states - centre) / spread)
+
+    def states(self, n: int) -> Array:
+        """States of an even grid of n points along each axis, the last axis running slowest.
+
+        Everything off the axes is as in visited states near that point: their average, weighted by distance.
+        """
+        places = self.visited @ self.axes.T  # [m, k]
+        low, high = self._limits(places)
+        along = [np.linspace(*ends, n) for ends in zip(low, high, strict=True)]
+        grid = np.stack(np.meshgrid(*along), axis=-1).reshape(-1, len(along))  # [g, k]
+        distances = (((grid[:, None] - places) / (BANDWIDTH * (high - low))) ** 2).sum(axis=-1)  # [g, m]
+        weights = np.exp(-0.5 * (distances - distances.min(axis=1, keepdims=True)))
+        near = weights @ self.visited / weights.sum(axis=1, keepdims=True)
+        moved = near + (grid - near @ self.axes.T) @ np.linalg.pinv(self.axes).T
+        return moved * self.spread + self.centre
+
+    def dots(self) -> Array:
+        """Some of the visited states, as places on the axes."""
+        return self._shown(some(self.visited, N_DOTS) @ self.axes.T)
+
+    def ticks(self, axis: int, n: int) -> Array:
+        """Places of the grid on an axis."""
+        low, high = self._shown(np.array(self._limits(self.visited @ self.axes.T)))[:, axis]
+        return np.linspace(low, high, n)
+
+    def extent(self) -> tuple[float, float, float, float]:
+        """Left, right, bottom and top of a plane."""
+        (left, bottom), (right, top) = self._shown(np.array(self._limits(self.visited @ self.axes.T)))
+        return float(left), float(right), float(bottom), float(top)
+
+    def _shown(self, places: Array) -> Array:
+        """Places in an input's own units, where an axis is an input."""
+        single = (self.axes != 0).sum(axis=1) == 1
+        inputs = np.argmax(np.abs(self.axes), axis=1)
+        return np.where(single, places * self.spread[inputs] + self.centre[inputs], places)
+
+    @staticmethod
+    def _limits(places: Array) -> tuple[Array, Array]:
+        low, high = places.min(axis=0), places.max(axis=0)
+        room = np.where(high > low, 0.0, 0.5)
+        return low - room, high + room
+
+
+def some(rows: NDArray[Any], most: int) -> NDArray[Any]:
+    """At most so many rows, evenly spread."""
+    return rows if len(rows) <= most else rows[np.linspace(0, len(rows) - 1, most).astype(int)]

@@ -1,0 +1,1 @@
+"""Everything that knows Stable-Baselines3: safe loading, critics, logging."""

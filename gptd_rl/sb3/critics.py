@@ -1,0 +1,176 @@
+"""What an agent itself believes its states are worth: the critics of Stable-Baselines3's algorithms."""
+
+from __future__ import annotations
+
+import inspect
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from gptd_rl.data.spaces import unflatten
+from gptd_rl.data.trajectories import Array
+from gptd_rl.sb3.loading import Normalised
+
+N_ACTIONS = 8  # drawn in each state, where the agent draws them
+CHUNK = 4096  # states at once
+
+
+def critic_of(policy: Any, deterministic: bool = True, *, seed: int = 0) -> Critic | None:
+    """The agent's own critic, as a function of states.
+
+    Each speaks of what its algorithm learns: the policy with its exploration for A2C and PPO, the greedy one for DQN,
+    that of the actor for the others. SAC's values include a bonus for the entropy of the actions, so they are no
+    estimate of the return alone.
+
+    Parameters
+    ----------
+    policy : object
+        A Stable-Baselines3 model or its policy, or `Normalised`.
+    deterministic : bool
+        For SAC, which action is valued: the mean one, or the average over a few drawn ones. Others ignore it.
+    seed : int
+        Of these actions; nobody else's random numbers change.
+
+    Returns
+    -------
+    critic : Critic or None
+        A function from raw states of shape (m, n_dims), flattened as `gptd_rl.collect` does, to values of shape (m,);
+        None if the agent has no critic, or one with a memory. If `VecNormalize` scaled the rewards in training, the
+        values are scaled back to the original unit by its last standard deviation: an approximation, since the critic
+        learnt while that was changing, and rewards were clipped.
+    """
+    network = _network(policy)
+    value = _value(network, deterministic)
+    return None if value is None else Critic(policy, network, value, seed)
+
+
+class Critic:
+    """The critic of one agent; see `critic_of`."""
+
+    def __init__(self, policy: Any, network: Any, value: Callable[[Any], Any], seed: int) -> None:
+        self._policy, self._network, self._value, self._seed = policy, network, value, seed
+        self._space = getattr(policy, "observation_space", network.observation_space)
+        self._scale = _reward_scale(policy, _model(policy))
+
+    def __call__(self, states: ArrayLike) -> Array:
+        """Values at states of shape (m, n_dims), of shape (m,)."""
+        return self._scale * self._ask(states)
+
+    def features(self, states: ArrayLike) -> Array:
+        """What goes into the last layer, or into those of several critics side by side, of shape (m, n_features)."""
+        last = _last_layers(self._network)
+        caught: list[list[Any]] = [[] for _ in last]
+        hooks = [
+            layer.register_forward_hook(lambda _, inputs, __, into=into: into.append(inputs[0].cpu().numpy()))
+            for layer, into in zip(last, caught, strict=True)
+        ]
+        try:
+            n = len(self._ask(states))
+        finally:
+            for hook in hooks:
+                hook.remove()
+        # Where actions are drawn, each chunk of states is seen several times: average.
+        return np.column_stack([_averaged(np.concatenate(parts), n, CHUNK) for parts in caught])
+
+    def _ask(self, states: ArrayLike) -> Array:
+        """Values in the unit that the network learnt, of shape (m,)."""
+        import torch
+
+        states = np.asarray(states)
+        was_training = self._network.training
+        self._network.set_training_mode(False)
+        found = []
+        with torch.no_grad(), torch.random.fork_rng(devices=[]):
+            torch.random.default_generator.manual_seed(self._seed)
+            for start in range(0, max(len(states), 1), CHUNK):
+                batch = unflatten(self._space, states[start : start + CHUNK])
+                if isinstance(self._policy, Normalised):
+                    batch = self._policy.statistics.normalize_obs(batch)
+                found.append(self._value(self._network.obs_to_tensor(batch)[0]).reshape(-1).cpu().numpy())
+        self._network.set_training_mode(was_training)
+        return np.concatenate(found).astype(np.float64)
+
+
+def _averaged(rows: Any, n: int, chunk: int) -> Array:
+    """Rows for `n` states, which came in chunks, each several times over: the mean for each state."""
+    times = len(rows) // max(n, 1)
+    parts, start = [], 0
+    while start < len(rows):
+        size = min(chunk, n - start // times)
+        parts.append(rows[start : start + times * size].reshape(times, size, -1).mean(axis=0, dtype=np.float64))
+        start += times * size
+    return np.concatenate(parts) if parts else np.zeros((0, rows.shape[1]))
+
+
+def _last_layers(network: Any) -> list[Any]:
+    """The layers that make values, of the critics that `_value` asks."""
+    if hasattr(network, "value_net"):
+        return [network.value_net]
+    if hasattr(network, "q_net"):
+        return [network.q_net.q_net[-1]]
+    return [q[-1] for q in network.critic.q_networks]
+
+
+def critic_name(policy: Any) -> str:
+    """What to call the critic: "A2C's critic", "DQN's max Q", "SAC's critics"."""
+    network, name = _network(policy), type(_model(policy)).__name__
+    if hasattr(network, "q_net"):
+        return f"{name}'s max Q"
+    several = getattr(getattr(network, "critic", None), "n_critics", 1) > 1
+    return f"{name}'s critics" if several else f"{name}'s critic"
+
+
+def _model(policy: Any) -> Any:
+    return policy.model if isinstance(policy, Normalised) else policy
+
+
+def _network(policy: Any) -> Any:
+    """PyTorch's part of a model, or what was given instead of one."""
+    model = _model(policy)
+    return getattr(model, "policy", model)
+
+
+def _value(network: Any, deterministic: bool) -> Callable[[Any], Any] | None:
+    """Values of shape (m,) or (m, 1) at a tensor of observations; None if `network` is none of SB3's."""
+    if "stable_baselines3" not in sys.modules:
+        return None
+    from stable_baselines3.common.policies import ActorCriticPolicy
+    from stable_baselines3.dqn.policies import DQNPolicy
+    from stable_baselines3.sac.policies import SACPolicy
+    from stable_baselines3.td3.policies import TD3Policy
+
+    if isinstance(network, ActorCriticPolicy):
+        # Recurrent ones, of sb3-contrib, also ask for their memory, which states do not hold.
+        has_memory = len(inspect.signature(network.predict_values).parameters) > 1
+        return None if has_memory else network.predict_values
+    if isinstance(network, DQNPolicy):
+        return lambda seen: network.q_net(seen).amax(dim=1)
+    if isinstance(network, TD3Policy):
+        return lambda seen: _least(network.critic(seen, network.actor(seen)))
+    if isinstance(network, SACPolicy):
+        if deterministic:
+            return lambda seen: _least(network.critic(seen, network.actor(seen, deterministic=True)))
+        return lambda seen: sum(_least(network.critic(seen, network.actor(seen))) for _ in range(N_ACTIONS)) / N_ACTIONS
+    return None
+
+
+def _least(values: tuple[Any, ...]) -> Any:
+    """The smallest of several critics' values, as these algorithms use them."""
+    import torch
+
+    return torch.cat(values, dim=1).amin(dim=1)
+
+
+def _reward_scale(policy: Any, model: Any) -> float:
+    """By what rewards were divided in training."""
+    statistics = None
+    if isinstance(policy, Normalised):
+        statistics = policy.statistics
+    elif hasattr(model, "get_vec_normalize_env"):
+        statistics = model.get_vec_normalize_env()
+    if statistics is None or not statistics.norm_reward:
+        return 1.0
+    return float(np.sqrt(statistics.ret_rms.var + statistics.epsilon))

@@ -1,0 +1,1 @@
+"""Choosing θ: objectives, search, thinning, variants."""

@@ -1,0 +1,196 @@
+"""What model selection minimises: each objective is a function of θ with its gradient, in closed form.
+
+- `MarginalLikelihood`: −log p(r), the paper's. Right for deterministic systems.
+- `MarginalLikelihood` of `thinned_parts`: the evidence of every τ-th state, averaged over offsets. In a stochastic
+  system neighbouring returns share their noise, and the plain evidence takes what merely identifies an episode for
+  relevant; states τ steps apart are nearly independent.
+- `leave_out`: how well each return, or each whole episode, is predicted from all the others.
+
+All of them are in nats: of all targets, or of one thinned part.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gptd_rl import linalg
+from gptd_rl.data.trajectories import Array, Trajectories
+from gptd_rl.inference import exact
+from gptd_rl.inference.model import Model, pack_gradient
+from gptd_rl.temporal.targets import Observations
+
+Objective = Callable[[Model], tuple[float, Array]]
+
+# The thinned evidence is averaged over this many offsets; over more while the parts are small, over fewer if they are
+# so large that one says nearly what all do.
+MIN_OFFSETS = 5
+MIN_STATES = 2000
+ENOUGH_STATES = 100_000
+
+
+class MarginalLikelihood:
+    """−log p(r) and its gradient, averaged over parts of the data: of thinned parts, a composite likelihood.
+
+    Keeps one buffer, since fresh memory costs time.
+    """
+
+    def __init__(self, *parts: Observations) -> None:
+        self.parts = parts
+        self._memory = np.empty(max(len(part.states) for part in parts) ** 2)
+
+    def __call__(self, model: Model) -> tuple[float, Array]:
+        """Value and gradient."""
+        values, gradients = 0.0, np.zeros(len(model.theta))
+        for part in self.parts:
+            value, gradient = exact.evidence_and_gradient(model, part, self._scratch(part))
+            values -= value.log_likelihood
+            gradients += gradient
+        return values / len(self.parts), gradients / len(self.parts)
+
+    def evidence(self, model: Model) -> exact.Evidence:
+        """Evidence with its complexity and fit, averaged over the parts."""
+        return exact.Evidence.mean([exact.evidence(model, part, self._scratch(part)) for part in self.parts])
+
+    def _scratch(self, part: Observations) -> Array:
+        n = len(part.states)
+        return self._memory[: n * n].reshape(n, n)
+
+
+@dataclass(frozen=True, eq=False)
+class Prior:
+    """A weak opinion on θ for thinned data, whose parts are small: a few nats, so any clear evidence overrules it.
+
+    Small parts let a wiggly, noiseless fit win by chance. The prior finds it implausible that the value function
+    turns over many times within the spread of an input, and that a stochastic system has no noise.
+    """
+
+    variance: float  # of the returns
+    spread: Array  # of the inputs  [D]
+
+    # E[d²/2] for states one spread apart, and the noise share of the returns' variance with its spread in log
+    CURVATURE = 3.0
+    NOISE_SHARE = 0.3
+    NOISE_SPREAD = 1.5
+
+    def __call__(self, model: Model) -> tuple[float, Array]:
+        """Minus the log prior and its gradient."""
+        by_omega = np.diag(self.spread**2) / (2.0 * self.CURVATURE)
+        metric = model.kernel.metric
+        deviation = np.log(model.noise_variance / (self.NOISE_SHARE * self.variance)) / self.NOISE_SPREAD
+        value = float((by_omega * metric.matrix).sum()) + 0.5 * deviation**2
+        kernel_gradient = np.concatenate([[0.0, 0.0], metric.pull_back(by_omega)])
+        return value, pack_gradient(kernel_gradient, deviation / self.NOISE_SPREAD)
+
+    def added_to(self, objective: Objective) -> Objective:
+        """`objective` with this prior."""
+
+        def penalised(model: Model) -> tuple[float, Array]:
+            (value, gradient), (penalty, slope) = objective(model), self(model)
+            return value + penalty, gradient + slope
+
+        return penalised
+
+
+def thinned_parts(data: Trajectories, every: int) -> list[Trajectories]:
+    """`data` thinned from a handful of evenly spaced offsets."""
+    if every == 1:
+        return [data]
+    parts = [data.thin(every)]
+    for offset in offsets(len(data), int(data.lengths.max()), every)[1:]:
+        try:
+            parts.append(data.thin(every, offset))
+        except ValueError:  # no segment is that long
+            break
+    return parts
+
+
+def offsets(n_states: int, longest: int, every: int) -> list[int]:
+    """From where to thin: a handful of evenly spaced offsets, the first of them 0."""
+    n_offsets = max(min(MIN_OFFSETS, -(-ENOUGH_STATES * every // n_states)), -(-MIN_STATES * every // n_states))
+    return [int(o) for o in np.unique(np.linspace(0, min(every, longest - 1), n_offsets, endpoint=False).astype(int))]
+
+
+@dataclass(frozen=True, eq=False)
+class LeftOut:
+    """Each target predicted from the targets of all other groups."""
+
+    residuals: Array  # [q], target less prediction
+    variances: Array  # [q], of the prediction, noise included
+    groups: Sequence[NDArray[np.int64]]
+
+    @property
+    def squared_error(self) -> Array:
+        """Sum of squared residuals of each group, of shape (n_groups,)."""
+        return np.array([float(self.residuals[g] @ self.residuals[g]) for g in self.groups])
+
+
+def visit_groups(seen: Observations) -> list[NDArray[np.int64]]:
+    """Each target a group of its own."""
+    return [np.array([i]) for i in np.flatnonzero(seen.H.has_row)]
+
+
+def episode_groups(seen: Observations) -> list[NDArray[np.int64]]:
+    """The targets of each segment as a group."""
+    rows = np.flatnonzero(seen.H.has_row)
+    return np.split(rows, np.flatnonzero(np.diff(seen.H.segment_of[rows])) + 1)
+
+
+def leave_out(seen: Observations, groups: Sequence[NDArray[np.int64]]) -> Objective:
+    """Minus the log density of each target given all other groups; one visit or one episode a group.
+
+    Marginal densities of single targets, not the joint density of an episode: a joint density would again reward a
+    kernel for explaining how the noise within an episode hangs together. In a truncated segment the targets are
+    the returns after `Reflection`: a single one left out is not quite a single return; a whole episode left out is.
+    """
+
+    def objective(model: Model) -> tuple[float, Array]:
+        P, w = _inverse(model, seen)
+        blocks = [_left_out_block(P, w, g) for g in groups]
+        value, q, N = 0.0, np.zeros_like(w), np.zeros_like(P)
+        for g, (C, residual) in zip(groups, blocks, strict=True):
+            variance = np.diagonal(C)
+            value += 0.5 * float((np.log(2.0 * np.pi * variance) + residual**2 / variance).sum())
+            by_variance = 0.5 * (1.0 / variance - (residual / variance) ** 2)
+            by_residual = residual / variance
+            # C = M⁻¹ and residual = C w with M = [S⁻¹]_gg: ∂/∂M = −C diag(·)C − sym(C h residualᵀ), ∂/∂w = C h
+            Ch = C @ by_residual
+            outer = np.multiply.outer(Ch, residual)
+            N[np.ix_(g, g)] = -(C * by_variance) @ C - 0.5 * (outer + outer.T)
+            q[g] = Ch
+        # ∂/∂S = −P N P − sym(P q wᵀ)
+        outer = np.multiply.outer(P @ q, w)
+        A = -(P @ N @ P) - 0.5 * (outer + outer.T)
+        return value, exact.gradient(model, seen, np.ascontiguousarray(A))
+
+    return objective
+
+
+def predict_left_out(model: Model, seen: Observations, groups: Sequence[NDArray[np.int64]]) -> LeftOut:
+    """Predict each group's targets from all other groups'."""
+    P, w = _inverse(model, seen)
+    residuals, variances = np.zeros_like(w), np.zeros_like(w)
+    for g in groups:
+        C, residuals[g] = _left_out_block(P, w, g)
+        variances[g] = np.diagonal(C)
+    return LeftOut(residuals, variances, groups)
+
+
+def _inverse(model: Model, seen: Observations) -> tuple[Array, Array]:
+    L = exact.factorise(model, seen)
+    w = linalg.solve(L, seen.targets)
+    return linalg.symmetrise_in_place(linalg.inverse_in_place(L)), w
+
+
+def _left_out_block(P: Array, w: Array, group: NDArray[np.int64]) -> tuple[Array, Array]:
+    """Predictive covariance and residual of a group: C = (P_gg)⁻¹, residual = C w_g."""
+    if len(group) == 1:
+        C = 1.0 / P[np.ix_(group, group)]
+    else:
+        block = P[np.ix_(group, group)]
+        factor = linalg.cholesky(lambda: block.copy())
+        C = linalg.symmetrise_in_place(linalg.inverse_in_place(factor))
+    return C, C @ w[group]

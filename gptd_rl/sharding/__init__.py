@@ -1,0 +1,1 @@
+"""More data than memory holds: sources, sharded datasets, backends."""

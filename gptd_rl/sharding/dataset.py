@@ -1,0 +1,326 @@
+"""Passing over shards with many hands: threads here, processes, or the machines of a Dask cluster.
+
+A pass is a function of a `Shard` and of a few small arguments. `Fleet.map` has it done for every shard and hands the
+results back *in the order of the shards*: sums then do not depend on who was first, nor on what the hands are.
+
+Shards stay where they are worked on. Threads share this process's memory; worker processes load a shard when they first
+meet it and keep it; on a Dask cluster each is a future that lives on a worker. What travels are the model and the m×m
+results. A shard that goes down with its Dask worker is placed anew, and its pass is done again.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections import OrderedDict, deque
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import BrokenExecutor, CancelledError, Executor, Future, ThreadPoolExecutor
+from contextlib import nullcontext
+from dataclasses import dataclass, replace
+from functools import reduce
+from operator import add
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from threadpoolctl import threadpool_limits
+
+from gptd_rl.data.files import UNREADABLE, TemporaryFolder
+from gptd_rl.sharding.sources import File, InMemory, Source
+from gptd_rl.temporal.shards import Shard
+from gptd_rl.temporal.targets import Noise
+
+Pass = Callable[..., Any]
+
+# How often a shard is placed anew before its loss counts as a failure.
+ATTEMPTS = 5
+
+
+@dataclass(frozen=True, eq=False)
+class Recipe:
+    """How to make a shard ready: from where, which inputs, thinned how."""
+
+    source: Source
+    noise: Noise
+    inputs: NDArray[np.int64] | None = None  # all by default
+    every: int = 1
+    offset: int = 0
+
+    @property
+    def key(self) -> str:
+        """Tells it from any other."""
+        inputs = "" if self.inputs is None else self.inputs.tolist()
+        return f"{self.source.key}-{self.noise}-{inputs}-{self.every}-{self.offset}"
+
+    def prepare(self) -> Shard | None:
+        """Load and prepare it; None where thinning leaves nothing."""
+        try:
+            data = self.source.load()
+        except OSError as error:
+            raise type(error)(f"{self.source.name}: {error}") from None
+        except UNREADABLE as error:
+            raise ValueError(f"{self.source.name}: {error}") from None
+        if self.inputs is not None and len(self.inputs) < data.n_dims:
+            data = data.take_inputs(self.inputs)
+        if self.every > 1:
+            try:
+                data = data.thin(self.every, self.offset)
+            except ValueError:  # no segment is that long
+                return None
+        return Shard.of(data, self.noise)
+
+
+class Cache:
+    """Prepared shards, as many as fit into `limit` bytes; the one unused for longest goes first."""
+
+    def __init__(self, limit: float) -> None:
+        self.limit = limit
+        self._kept: OrderedDict[str, Shard | None] = OrderedDict()
+        self._lock = threading.Lock()
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """A copy is empty."""
+        return Cache, (self.limit,)
+
+    def get(self, recipe: Recipe) -> Shard | None:
+        """The shard of a recipe, prepared now or before."""
+        key = recipe.key
+        with self._lock:
+            if key in self._kept:
+                self._kept.move_to_end(key)
+                return self._kept[key]
+        shard = recipe.prepare()
+        with self._lock:
+            self._kept[key] = shard
+            while len(self._kept) > 1 and sum(s.nbytes for s in self._kept.values() if s is not None) > self.limit:
+                self._kept.popitem(last=False)
+        return shard
+
+
+class Fleet:
+    """Some data in shards, and the hands that pass over them.
+
+    Parameters
+    ----------
+    recipes : sequence of Recipe
+    hands : Threads, Processes or Dask
+    owners : tuple
+        What must live as long as the fleet, such as a temporary folder.
+    """
+
+    def __init__(self, recipes: Sequence[Recipe], hands: Hands, owners: tuple[Any, ...] = ()) -> None:
+        self.recipes = tuple(recipes)
+        self.hands = hands
+        self.owners = owners
+
+    def __add__(self, other: Fleet) -> Fleet:
+        """Both data, passed over by the hands of the first."""
+        return Fleet(self.recipes + other.recipes, self.hands, self.owners + other.owners)
+
+    def map(self, function: Pass, *arguments: Any) -> Iterator[Any]:
+        """`function(shard, *arguments)` of every shard that is not empty, in their order."""
+        tell = self.hands.on_shard or (lambda done, n_shards: None)
+        tell(0, len(self.recipes))
+        for done, result in enumerate(self.hands.map(function, self.recipes, arguments), start=1):
+            tell(done, len(self.recipes))
+            if result is not None:
+                yield result
+
+    def sum(self, function: Pass, *arguments: Any) -> Any:
+        """Add up the results of `map`, in the order of the shards."""
+        return reduce(add, self.map(function, *arguments))
+
+    def changed(self, **changes: Any) -> Fleet:
+        """The same data with other inputs, or thinned."""
+        return Fleet([replace(recipe, **changes) for recipe in self.recipes], self.hands, self.owners)
+
+
+def hands_for(executor: Any) -> Hands:
+    """Hands that use `executor`: none for threads of our own, else one of `concurrent.futures`, or Dask's client."""
+    if executor is None or isinstance(executor, ThreadPoolExecutor):
+        return Threads(executor)
+    client = getattr(executor, "_client", executor)
+    if type(client).__module__.startswith("distributed.") and hasattr(client, "submit"):
+        return Dask(client)
+    if not isinstance(executor, Executor):
+        raise TypeError(
+            f"executor must be a concurrent.futures.Executor, such as ProcessPoolExecutor() or Dask's "
+            f"client.get_executor(), or None; got {type(executor).__name__}."
+        )
+    return Processes(executor)
+
+
+class Hands:
+    """Who does a pass over many shards."""
+
+    n_hands: int
+    on_shard: Callable[[int, int], None] | None = None  # told of shards done, of how many
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """A copy of a model cannot share an executor: it has threads."""
+        return Threads, (None,)
+
+    def map(self, function: Pass, recipes: Sequence[Recipe], arguments: tuple[Any, ...]) -> Iterator[Any]:
+        """Results in the order of the recipes; only a few more than there are hands are under way at a time."""
+        under_way: deque[Future[Any]] = deque()
+        try:
+            for recipe in recipes:
+                under_way.append(self.submit(function, recipe, arguments))
+                if len(under_way) > 2 * self.n_hands:
+                    yield under_way.popleft().result()
+            while under_way:
+                yield under_way.popleft().result()
+        except BrokenExecutor as error:
+            raise RuntimeError(f"the executor died in the middle of the work: {error}") from error
+        finally:
+            for future in under_way:
+                future.cancel()
+
+    def submit(self, function: Pass, recipe: Recipe, arguments: tuple[Any, ...]) -> Future[Any]:
+        """Have a pass done over one shard."""
+        raise NotImplementedError
+
+
+def _submit(executor: Executor, *task: Any) -> Future[Any]:
+    try:
+        return executor.submit(*task)
+    except BrokenExecutor as error:
+        raise RuntimeError(f"the executor is dead: {error}") from error
+    except RuntimeError as error:  # how executors say that they were shut down
+        raise RuntimeError(f"the executor takes no more work ({error}): give fit a running one.") from error
+
+
+class Threads(Hands):
+    """Threads of this process: NumPy and BLAS let go of the interpreter while they work."""
+
+    def __init__(self, executor: ThreadPoolExecutor | None) -> None:
+        self.n_hands = _n_cores() if executor is None else executor._max_workers
+        self._given = executor
+        self._cache = Cache(0.25 * _memory())
+
+    def map(self, function: Pass, recipes: Sequence[Recipe], arguments: tuple[Any, ...]) -> Iterator[Any]:
+        """Results in order; one BLAS thread for each of ours, but all of them for a single shard."""
+        if self._given is None and (len(recipes) == 1 or self.n_hands == 1):
+            for recipe in recipes:
+                yield self._work(function, recipe, arguments)
+            return
+        own = ThreadPoolExecutor(self.n_hands) if self._given is None else nullcontext(self._given)
+        with threadpool_limits(1), own as self._pool:
+            yield from super().map(function, recipes, arguments)
+
+    def submit(self, function: Pass, recipe: Recipe, arguments: tuple[Any, ...]) -> Future[Any]:
+        """Hand it to a thread."""
+        return _submit(self._pool, self._work, function, recipe, arguments)
+
+    def _work(self, function: Pass, recipe: Recipe, arguments: tuple[Any, ...]) -> Any:
+        shard = self._cache.get(recipe)
+        return None if shard is None else function(shard, *arguments)
+
+
+class Processes(Hands):
+    """Any other executor. Its workers read shards from files, so trajectories in memory are written to some first."""
+
+    def __init__(self, executor: Executor) -> None:
+        self.n_hands = getattr(executor, "_max_workers", None) or _n_cores()
+        self._executor = executor
+        self._folder = TemporaryFolder()
+        self._written: dict[str, File] = {}
+
+    def submit(self, function: Pass, recipe: Recipe, arguments: tuple[Any, ...]) -> Future[Any]:
+        """Send the recipe, not the data."""
+        source = recipe.source
+        if isinstance(source, InMemory):
+            if source.key not in self._written:
+                path = source.data.save(self._folder.path / f"{source.key}.npz")
+                self._written[source.key] = File(str(path), source.name, source.key)
+            recipe = replace(recipe, source=self._written[source.key])
+        return _submit(self._executor, _work_in_process, function, recipe, arguments)
+
+
+_of_this_process: Cache | None = None
+
+
+def _work_in_process(function: Pass, recipe: Recipe, arguments: tuple[Any, ...]) -> Any:
+    global _of_this_process
+    if _of_this_process is None:
+        _of_this_process = Cache(0.25 * _memory() / _n_cores())
+    shard = _of_this_process.get(recipe)
+    with threadpool_limits(1):
+        return None if shard is None else function(shard, *arguments)
+
+
+class Dask(Hands):
+    """A Dask cluster: shards are futures on its workers, and the scheduler sends each pass to where its shard is."""
+
+    def __init__(self, client: Any) -> None:
+        if client.status != "running":
+            raise RuntimeError(f"the Dask client is {client.status}: give fit a running one.")
+        self.n_hands = max(1, sum(client.nthreads().values()))
+        self._client = client
+        self._placed: dict[str, Any] = {}
+
+    def map(self, function: Pass, recipes: Sequence[Recipe], arguments: tuple[Any, ...]) -> Iterator[Any]:
+        """Results in order; what a lost worker took along is placed and done again."""
+        import dask
+
+        todo = deque(recipes)
+        under_way: deque[tuple[Recipe, Any, int]] = deque()
+        # All goes through `submit`, nothing through `scatter`: the scheduler then knows how to make it again.
+        with dask.config.set({"distributed.admin.large-graph-warning-threshold": "1 GiB"}):
+            sent = self._client.submit(_together, *arguments, pure=False)
+            while todo or under_way:
+                while todo and len(under_way) <= 2 * self.n_hands:
+                    recipe = todo.popleft()
+                    under_way.append((recipe, self._start(function, recipe, sent), 1))
+                recipe, future, attempt = under_way.popleft()
+                try:
+                    result = future.result()
+                except self._losses as loss:
+                    if attempt == ATTEMPTS or self._client.status != "running":
+                        raise RuntimeError(
+                            f"{recipe.source.name} was lost {attempt} times on the Dask cluster: {loss}"
+                        ) from loss
+                    self._placed.pop(recipe.key, None)
+                    sent = self._client.submit(_together, *arguments, pure=False)
+                    under_way.appendleft((recipe, self._start(function, recipe, sent), attempt + 1))
+                    continue
+                yield result
+
+    def _start(self, function: Pass, recipe: Recipe, sent: Any) -> Any:
+        if recipe.key not in self._placed:
+            self._placed[recipe.key] = self._client.submit(Recipe.prepare, recipe, pure=False)
+        return self._client.submit(_work_with, function, self._placed[recipe.key], sent, pure=False)
+
+    @property
+    def _losses(self) -> tuple[type[BaseException], ...]:
+        from distributed import KilledWorker
+        from distributed.comm.core import CommClosedError
+
+        return (CancelledError, KilledWorker, CommClosedError)
+
+
+def _together(*arguments: Any) -> tuple[Any, ...]:
+    return arguments
+
+
+def _work_with(function: Pass, shard: Shard | None, arguments: tuple[Any, ...]) -> Any:
+    with threadpool_limits(1):
+        return None if shard is None else function(shard, *arguments)
+
+
+def _n_cores() -> int:
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def _memory() -> float:
+    """Bytes that can be had, or a modest guess where the system does not tell."""
+    return available_bytes() or 4 * 2**30
+
+
+def available_bytes() -> int | None:
+    """Memory that can be had, where the system tells."""
+    try:
+        with open("/proc/meminfo") as lines:
+            return next(1024 * int(line.split()[1]) for line in lines if line.startswith("MemAvailable"))
+    except (OSError, StopIteration):
+        return None

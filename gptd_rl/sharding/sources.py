@@ -1,0 +1,238 @@
+"""What `fit` accepts as data, as a list of shards that can be loaded when they are needed, here or on another machine.
+
+Trajectories in memory are split into shards of whole segments; files and Minari datasets are read shard by shard; the
+shards of an iterator are put aside in a temporary folder as they come, so that they need not all fit into memory.
+"""
+
+from __future__ import annotations
+
+import os
+import uuid
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+
+from gptd_rl.data.files import TemporaryFolder
+from gptd_rl.data.trajectories import Trajectories
+
+# States in a shard, where it is ours to choose: large enough to be worth a task, small enough to share work out.
+SHARD_SIZE = 32_768
+
+# More shards than this are laid together where they are small.
+MANY = 64
+
+
+class Source(Protocol):
+    """Where a shard comes from."""
+
+    @property
+    def name(self) -> str:
+        """What messages call it."""
+        ...
+
+    @property
+    def key(self) -> str:
+        """Tells it from any other."""
+        ...
+
+    def load(self) -> Trajectories:
+        """Its trajectories."""
+        ...
+
+
+def _key() -> str:
+    return uuid.uuid4().hex
+
+
+@dataclass(frozen=True, eq=False)
+class InMemory:
+    """Trajectories at hand."""
+
+    data: Trajectories
+    name: str = "the data"
+    key: str = field(default_factory=_key)
+
+    def load(self) -> Trajectories:
+        """The trajectories themselves."""
+        return self.data
+
+
+@dataclass(frozen=True, eq=False)
+class File:
+    """Trajectories that `Trajectories.save` wrote."""
+
+    path: str
+    name: str = "the file"
+    key: str = field(default_factory=_key)
+
+    def load(self) -> Trajectories:
+        """Read the file."""
+        return Trajectories.load(self.path)
+
+
+@dataclass(frozen=True, eq=False)
+class Episodes:
+    """Some episodes of a Minari dataset on disk."""
+
+    dataset: str  # where it lies
+    episodes: tuple[int, ...]
+    gamma: float | None
+    name: str = "the dataset"
+    key: str = field(default_factory=_key)
+
+    def load(self) -> Trajectories:
+        """Read these episodes."""
+        from gptd_rl.data.minari import import_minari
+
+        dataset = import_minari().MinariDataset(self.dataset, episode_indices=np.array(self.episodes))
+        return Trajectories.from_minari(dataset, self.gamma)
+
+
+class Sources(Sequence[Source]):
+    """The shards of some data; owns the temporary folder that holds them, if there is one."""
+
+    def __init__(self, shards: Iterable[Source], folder: TemporaryFolder | None = None) -> None:
+        listed = list(shards)
+        if not listed:
+            raise ValueError("empty data: expected at least one shard, got none.")
+        n = len(listed)
+        self._shards = (
+            _gathered([_named(s, f"shard {i + 1} of {n}") for i, s in enumerate(listed)]) if n > 1 else listed
+        )
+        self._folder = folder
+
+    def __len__(self) -> int:
+        """Number of shards."""
+        return len(self._shards)
+
+    def __getitem__(self, index: Any) -> Any:
+        """The shard with this number."""
+        return self._shards[index]
+
+    @classmethod
+    def of(cls, data: Any, gamma: float | None = None) -> Sources:
+        """Shards of whatever `fit` was given.
+
+        Parameters
+        ----------
+        data : Trajectories, path, Minari dataset or its id, or an iterable of these
+        gamma : float, optional
+            Discount, for Minari datasets that do not keep it.
+        """
+        if isinstance(data, Sources):
+            return data
+        if isinstance(data, Iterator):
+            folder = TemporaryFolder()
+            return cls(_put_aside(data, gamma, folder.path), folder)
+        is_one = isinstance(data, Trajectories | str | os.PathLike) or _is_minari(data)
+        if not is_one and not isinstance(data, Iterable):
+            raise _unknown(data)
+        return cls(shard for item in ([data] if is_one else data) for shard in _shards_of(item, gamma))
+
+    def changed(self, change: Callable[[Trajectories], Trajectories | None]) -> Sources | None:
+        """Shards that `change` makes of these, now and once; None if it leaves out all of them, by None.
+
+        Shards that were not in memory are put aside in a temporary folder.
+        """
+        folder = TemporaryFolder()
+        shards = list(self._changed(change, folder.path))
+        return Sources(shards, folder) if shards else None
+
+    def _changed(self, change: Callable[[Trajectories], Trajectories | None], folder: Path) -> Iterator[Source]:
+        for number, source in enumerate(self._shards):
+            try:
+                data = change(source.load())
+            except (TypeError, ValueError) as error:
+                raise type(error)(f"{source.name}: {error}" if len(self) > 1 else str(error)) from None
+            if data is not None and isinstance(source, InMemory):
+                yield InMemory(data, source.name)
+            elif data is not None:
+                yield File(str(data.save(folder / f"{number}.npz")), source.name)
+
+
+def _shards_of(item: Any, gamma: float | None) -> Iterator[Source]:
+    if isinstance(item, Trajectories):
+        return (InMemory(part) for part in split(item))
+    if isinstance(item, str | os.PathLike) and (Path(item).suffix == ".npz" or Path(item).is_file()):
+        return iter([File(str(Path(item).resolve()), name=str(item))])
+    if isinstance(item, str) or _is_minari(item):
+        return _minari_shards(item, gamma)
+    raise _unknown(item)
+
+
+def _unknown(item: Any) -> TypeError:
+    return TypeError(
+        "fit expects Trajectories, paths of files that Trajectories.save wrote (*.npz), a Minari dataset, or an "
+        f"iterable of these; got {type(item).__name__}: make Trajectories by gptd_rl.collect(…), "
+        "Trajectories.from_episodes(…) or Trajectories.from_chain(…)."
+    )
+
+
+def split(data: Trajectories, size: int = SHARD_SIZE) -> Iterator[Trajectories]:
+    """Whole segments, about `size` states at a time, as views."""
+    if len(data) <= size:
+        yield data
+        return
+    number = (data.last // size).astype(np.int64)  # of the shard in which each segment ends
+    first = np.flatnonzero(np.diff(number, prepend=-1))
+    for start, stop in zip(first, [*first[1:], data.n_segments], strict=True):
+        yield data[int(start) : int(stop)]
+
+
+def _minari_shards(dataset: Any, gamma: float | None) -> Iterator[Source]:
+    from gptd_rl.data.minari import import_minari
+
+    name = dataset if isinstance(dataset, str) else dataset.id
+    if isinstance(dataset, str):
+        try:
+            dataset = import_minari().load_dataset(dataset)
+        except FileNotFoundError:
+            raise FileNotFoundError(f"{name!r} is neither a file nor a Minari dataset on this computer.") from None
+    indices = np.asarray(dataset.episode_indices)
+    accounts = dataset.storage.get_episode_metadata(indices)
+    lengths = np.array([account["total_steps"] + 1 for account in accounts])
+    number = np.cumsum(lengths) // SHARD_SIZE
+    path = str(Path(dataset.storage.data_path).resolve())
+    for group in np.split(indices, np.flatnonzero(np.diff(number)) + 1):
+        yield Episodes(path, tuple(int(i) for i in group), gamma, f"episodes {group[0]}–{group[-1]} of {name}")
+
+
+def _put_aside(items: Iterator[Any], gamma: float | None, folder: Path) -> Iterator[Source]:
+    """Write Trajectories to files as they come."""
+    for number, item in enumerate(items):
+        for part, source in enumerate(_shards_of(item, gamma)):
+            if isinstance(source, InMemory):
+                yield File(str(source.data.save(folder / f"{number}-{part}.npz")), source.name, source.key)
+            else:
+                yield source
+
+
+def _named(source: Any, name: str) -> Source:
+    own = "" if isinstance(source, InMemory) else f" ({source.name})"
+    return replace(source, name=name + own)
+
+
+def _gathered(shards: list[Source]) -> list[Source]:
+    """Lay neighbours together where there are very many small ones in memory: each shard costs a task."""
+    gathered: list[Source] = []
+    if len(shards) <= MANY:
+        return shards
+    for shard in shards:
+        last = gathered[-1] if gathered else None
+        if isinstance(shard, InMemory) and isinstance(last, InMemory) and _fit_together(last.data, shard.data):
+            first_name = last.name.split(" to ")[0]
+            gathered[-1] = InMemory(last.data + shard.data, f"{first_name} to {shard.name}")
+        else:
+            gathered.append(shard)
+    return gathered
+
+
+def _fit_together(a: Trajectories, b: Trajectories) -> bool:
+    return len(a) + len(b) <= SHARD_SIZE and a.n_dims == b.n_dims and (a.actions is None) == (b.actions is None)
+
+
+def _is_minari(data: Any) -> bool:
+    return hasattr(data, "iterate_episodes") and hasattr(data, "storage")

@@ -1,0 +1,1 @@
+"""From rewards to values: the operator H and the targets y = FᵀV + ε."""

@@ -1,0 +1,81 @@
+"""The benchmarks run: a small one each, so that they do not rot."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+from numpy.testing import assert_allclose
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def test_exact_measures_the_same_problem_everywhere(tmp_path: Path) -> None:
+    figures = tmp_path / "figures.json"
+    options = "--sizes 120:2 --repeats 1 --peers scikit-learn --transitions 400 --json"
+    command = [sys.executable, "benchmarks/exact.py", *options.split(), str(figures)]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    for part in ("One evaluation", "One whole fit", "Peak memory", "Repeated states", "Targets"):
+        assert part in done.stdout
+
+    read = json.loads(figures.read_text())
+    (size,) = read["sizes"]
+    rows = size["rows"]
+    assert set(rows) == {"LAPACK floor", "gptd-rl", "scikit-learn"}
+    # scikit-learn starts once and may stop early; this project must not be worse by more than it calls the same
+    assert rows["gptd-rl"]["fit"]["value"] > rows["scikit-learn"]["fit"]["value"] - 1.0
+    assert_allclose(rows["gptd-rl"]["first"]["gradient"], rows["scikit-learn"]["first"]["gradient"], atol=1e-4)
+    for repeated in read["repeated"]:  # merging is exact
+        assert_allclose(repeated["prefix_merged"], repeated["prefix_dense"], rtol=1e-6)
+
+
+def test_selection_compares_with_strangers(tmp_path: Path) -> None:
+    scores = tmp_path / "scores.json"
+    options = [
+        "--seeds",
+        "1",
+        "--tasks",
+        "gridworld",
+        "--contestants",
+        "auto",
+        "constant",
+        "LSTD",
+        "--json",
+        str(scores),
+    ]
+    command = [sys.executable, "benchmarks/selection.py", *options]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert "| task | auto | constant | LSTD | lowest? |" in done.stdout
+    rmse = {s["contestant"]: s["rmse"] for s in json.loads(scores.read_text())}
+    assert rmse["auto"] < 0.1 * min(rmse["constant"], rmse["LSTD"])
+
+
+def test_sparse_measures_and_fits(tmp_path: Path) -> None:
+    figures = tmp_path / "figures.json"
+    options = "--sizes 3000 --m 40 --dims 2 --repeats 1 --peers --json"
+    command = [sys.executable, "benchmarks/sparse.py", *options.split(), str(figures)]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    for part in ("One bound + gradient", "per state", "Whole fits"):
+        assert part in done.stdout
+    (fit,) = json.loads(figures.read_text())["fits"]
+    assert fit["rmse"] < 0.1  # V spreads by more than 1
+    assert fit["nlpd"] < 0.3  # the noise alone makes 0.215
+
+
+def test_sparse_says_which_libraries_are_absent() -> None:
+    options = ["--sizes", "300", "--m", "10", "--dims", "2", "--repeats", "1", "--parts", "evaluations", "--peers"]
+    command = [sys.executable, "benchmarks/sparse.py", *options, "GPflow SGPR"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert "GPflow SGPR, n=300: " in done.stdout  # measured, or left out with a reason
+
+
+def test_subsets_shrink_from_kernel_to_kernel() -> None:
+    done = subprocess.run(
+        [sys.executable, "benchmarks/icd.py", "--small"], cwd=ROOT, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert "tolerance" in done.stdout
