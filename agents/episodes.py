@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from gptd_rl.agents.policy_pool import Trial
-from gptd_rl.data.trajectories import Array
+from gptd_rl.types import Array
 
 
 @dataclass(eq=False)

@@ -24,8 +24,8 @@ from numpy.typing import NDArray
 from gptd_rl import linalg
 from gptd_rl.agents.multiscale import MultiScale
 from gptd_rl.agents.replay import Transitions
-from gptd_rl.data.trajectories import Array
 from gptd_rl.inference.inducing import incomplete_cholesky
+from gptd_rl.types import Array
 
 MAX_SWEEPS = 200
 # Sweeps end when the values of the states reached change by less than this share of their spread, on average.

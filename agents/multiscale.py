@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from gptd_rl.data.trajectories import Array
+from gptd_rl.types import Array
 
 SCALES = np.array([8.0, 4.0, 2.0, 1.0, 0.5])  # each half the one before
 WEIGHTS = SCALES / SCALES.sum()  # functions vary more over long ways than over short ones

@@ -8,7 +8,7 @@ import numpy as np
 from gymnasium import Space, spaces
 
 from gptd_rl.data.spaces import flatten
-from gptd_rl.data.trajectories import Array
+from gptd_rl.types import Array
 
 
 def as_rows(space: Space[Any], observation: Any) -> tuple[Array, bool]:

@@ -25,21 +25,19 @@ from gptd_rl.agents.observing import as_rows
 from gptd_rl.agents.policy_pool import Episode, Trial, Trials
 from gptd_rl.agents.relevance import Selection, select_relevances, spread
 from gptd_rl.agents.replay import Memory, Transitions
-from gptd_rl.data.trajectories import Array, Trajectories
+from gptd_rl.data.trajectories import Trajectories
 from gptd_rl.estimators.gptdq import GPTDQ
+from gptd_rl.exceptions import LearningError
 from gptd_rl.rollouts.collect import checked_count, collect
 from gptd_rl.rollouts.environments import Source, Step, open_source
 from gptd_rl.sb3.logging import Callback, Progress, as_callback, make_logger
+from gptd_rl.types import Array
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 RECENT = 10  # episodes whose mean return is logged
 WORD = 0.1  # how far an episode may fall short of what Q promised, in standard deviations of the values
-
-
-class LearningError(ValueError):
-    """Learning had to stop; what was learnt until then is kept."""
 
 
 class PolicyIteration:

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from gptd_rl.agents.fitted_q import QFunction
-from gptd_rl.data.trajectories import Array
+from gptd_rl.types import Array
 
 ENOUGH = 3  # episodes for which a leader is tried again before newer policies are
 KEPT = 40  # policies remembered

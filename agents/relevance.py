@@ -10,7 +10,7 @@ from scipy.optimize import minimize
 
 from gptd_rl import linalg
 from gptd_rl.agents.multiscale import MultiScale
-from gptd_rl.data.trajectories import Array
+from gptd_rl.types import Array
 
 # Lengthscales to consider, in standard deviations of each input: `MultiScale` spans a factor of 16 by itself.
 SHORTEST, LONGEST = 0.5, 8.0

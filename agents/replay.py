@@ -8,8 +8,9 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from gptd_rl.data.trajectories import Array, Trajectories
+from gptd_rl.data.trajectories import Trajectories
 from gptd_rl.rollouts.environments import Step
+from gptd_rl.types import Array
 
 
 @dataclass(frozen=True, eq=False)

@@ -12,16 +12,9 @@ from gymnasium.vector import AutoresetMode, VectorEnv
 from gymnasium.vector.utils import batch_space
 from numpy.typing import ArrayLike, NDArray
 
-from gptd_rl.envs.dynamics import (
-    BoolArray,
-    FloatArray,
-    Observations,
-    Task,
-    check_number,
-    check_options,
-    checked_actions,
-)
+from gptd_rl.envs.dynamics import FloatArray, Observations, Task, check_number, check_options, checked_actions
 from gptd_rl.envs.rendering import Canvas, check_render_mode
+from gptd_rl.types import BoolArray
 
 
 class TaskVectorEnv(VectorEnv[Observations, NDArray[Any], NDArray[Any]]):

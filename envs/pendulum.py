@@ -10,9 +10,10 @@ from gymnasium import spaces
 from numpy.typing import ArrayLike, NDArray
 
 from gptd_rl.envs.batched import TaskVectorEnv
-from gptd_rl.envs.dynamics import BoolArray, FloatArray, Observations, Task, check_number
+from gptd_rl.envs.dynamics import FloatArray, Observations, Task, check_number
 from gptd_rl.envs.rendering import BLUE, GREEN, GREY, INK, RED, Canvas
 from gptd_rl.envs.single import TaskEnv
+from gptd_rl.types import BoolArray
 
 MAX_EPISODE_STEPS = 200
 

@@ -18,7 +18,7 @@ import gymnasium as gym
 import numpy as np
 
 import gptd_rl
-from gptd_rl.estimators.gptd import RelevanceWarning
+from gptd_rl.exceptions import RelevanceWarning
 
 
 @dataclass

@@ -7,9 +7,10 @@ from gptd_rl.estimators.gptdq import GPTDQ
 from gptd_rl.estimators.online import OnlineGPTD, Transition
 from gptd_rl.estimators.storage import load
 from gptd_rl.evaluation.evaluate import evaluate_agent
+from gptd_rl.exceptions import CollectionError
 from gptd_rl.kernels.metrics import ARD, FactorAnalysis, Isotropic
 from gptd_rl.kernels.stationary import SquaredExponential
-from gptd_rl.rollouts.collect import CollectionError, collect
+from gptd_rl.rollouts.collect import collect
 from gptd_rl.rollouts.streaming import collect_to_minari
 
 register_environments()

@@ -9,10 +9,9 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy.linalg import blas, lapack
 
-Array = NDArray[np.float64]
+from gptd_rl.types import Array
 
 # The one jitter policy: nothing at first, then these multiples of the mean of the diagonal.
 JITTERS = (0.0, 1e-12, 1e-10, 1e-8, 1e-6)

@@ -13,7 +13,7 @@ import numpy as np
 from scipy import linalg
 
 from gptd_rl import Trajectories
-from gptd_rl.data.trajectories import Array
+from gptd_rl.types import Array
 
 
 class MDP(Protocol):

@@ -61,7 +61,7 @@ def run(args: argparse.Namespace) -> int:
 
 def _evaluate(args: argparse.Namespace) -> Evaluation:
     from gptd_rl.evaluation.evaluate import evaluate_agent
-    from gptd_rl.sb3.loading import AgentError
+    from gptd_rl.exceptions import AgentError
 
     with closing(inputs.make_env(args)) as env:
         policy = inputs.load_policy(args.agent, env, args, args.algo)

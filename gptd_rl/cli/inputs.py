@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from gptd_rl.cli.terminal import BAD_ARGUMENTS, FAILED, Refusal, refusing
-from gptd_rl.rollouts.collect import CollectionError
+from gptd_rl.exceptions import CollectionError
 
 
 def make_env(args: argparse.Namespace, n_envs: int = 1) -> Any:

@@ -65,7 +65,7 @@ def run(args: argparse.Namespace) -> int:
 
 def _learn(args: argparse.Namespace, env: Any) -> PolicyIteration:
     from gptd_rl.agents import PolicyIteration
-    from gptd_rl.agents.policy_iteration import LearningError
+    from gptd_rl.exceptions import LearningError
 
     with terminal.refusing(ValueError):
         candidates = None if args.candidates is None else _actions(args.candidates, env.action_space.shape)

@@ -14,7 +14,7 @@ import gptd_rl
 from gptd_rl.cli import collect, evaluate, iterate, plot, reproduce
 from gptd_rl.cli.options import Parser
 from gptd_rl.cli.terminal import INTERRUPTED, Refusal, fail, short_warnings
-from gptd_rl.estimators.gptd import InterruptedFitWarning
+from gptd_rl.exceptions import InterruptedFitWarning
 
 COMMANDS = (collect, evaluate, iterate, plot, reproduce)
 

@@ -13,8 +13,8 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from gptd_rl.data.trajectories import Array
 from gptd_rl.kernels.stationary import ActionKernel, SquaredExponential
+from gptd_rl.types import Array
 
 # Continuous actions that differ by no more are the same: a policy asked again may round differently.
 RELATIVELY_CLOSE, CLOSE = 1e-5, 1e-6

@@ -22,7 +22,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gptd_rl.data.action_types import Box, Discrete
-from gptd_rl.data.trajectories import Array, Trajectories
+from gptd_rl.data.trajectories import Trajectories
+from gptd_rl.types import Array
 
 
 def pair_up(data: Trajectories, actions: Discrete | Box, policy: Any = None) -> Trajectories | None:

@@ -22,8 +22,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from gptd_rl.data import files as archive
-
-Array = NDArray[np.float64]
+from gptd_rl.types import Array
 
 
 @dataclass(frozen=True, eq=False)

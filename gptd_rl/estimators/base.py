@@ -17,8 +17,9 @@ from numpy.typing import ArrayLike, NDArray
 from scipy.stats import norm
 
 from gptd_rl.data.action_types import Actions
-from gptd_rl.data.trajectories import Array, Trajectories, as_states
+from gptd_rl.data.trajectories import Trajectories, as_states
 from gptd_rl.estimators.engines import Problem, open_problem
+from gptd_rl.exceptions import InterruptedFitWarning, NotFittedError, RelevanceWarning
 from gptd_rl.inference import exact, sparse
 from gptd_rl.inference.model import Model
 from gptd_rl.inference.sparse import Variance
@@ -29,6 +30,7 @@ from gptd_rl.selection.scales import Scales
 from gptd_rl.selection.search import Plan, Task, compare
 from gptd_rl.selection.thinning import Trial
 from gptd_rl.temporal.targets import Noise
+from gptd_rl.types import Array
 
 Posterior = exact.Posterior | sparse.Posterior
 
@@ -37,18 +39,6 @@ NOISES = ("stochastic", "deterministic")
 OBJECTIVES = ("auto", "marginal_likelihood", "thinned", "loo", "leave_one_episode_out")
 METHODS = ("auto", "exact", "sparse")
 VARIANCES = ("projected_process", "subset_of_regressors")
-
-
-class NotFittedError(ValueError, AttributeError):
-    """Raised when a model is asked before it was fitted."""
-
-
-class InterruptedFitWarning(UserWarning):
-    """Model selection was interrupted; the model is the best one found until then."""
-
-
-class RelevanceWarning(UserWarning):
-    """The plain evidence and the prediction of left-out episodes disagree on which input matters most."""
 
 
 @dataclass(frozen=True, eq=False)

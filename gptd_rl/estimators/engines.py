@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gptd_rl.data.action_types import NO_ACTIONS, Actions
-from gptd_rl.data.trajectories import Array, Trajectories
+from gptd_rl.data.trajectories import Trajectories
 from gptd_rl.inference import exact, sparse
 from gptd_rl.inference.exact import Evidence
 from gptd_rl.inference.model import Model
@@ -30,6 +30,7 @@ from gptd_rl.sharding.dataset import Fleet, Recipe, available_bytes, hands_for
 from gptd_rl.sharding.sources import Sources
 from gptd_rl.sharding.summary import Summary, evenly, excerpt, joined, sample, survey
 from gptd_rl.temporal.targets import Noise, Observations, observe
+from gptd_rl.types import Array
 
 # "auto" is exact up to this many distinct states.
 EXACT_SIZE = 4000

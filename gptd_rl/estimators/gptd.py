@@ -7,15 +7,10 @@ from typing import Any, Literal, Self, overload
 from numpy.typing import ArrayLike
 
 from gptd_rl.data.action_types import NO_ACTIONS
-from gptd_rl.data.trajectories import Array, Trajectories
-from gptd_rl.estimators.base import (
-    NOISES,
-    Estimator,
-    InterruptedFitWarning,
-    NotFittedError,
-    Pruning,
-    RelevanceWarning,
-)
+from gptd_rl.data.trajectories import Trajectories
+from gptd_rl.estimators.base import NOISES, Estimator, Pruning
+from gptd_rl.exceptions import InterruptedFitWarning, NotFittedError, RelevanceWarning
+from gptd_rl.types import Array
 
 __all__ = ["GPTD", "NOISES", "InterruptedFitWarning", "NotFittedError", "Pruning", "RelevanceWarning", "Trajectories"]
 

@@ -12,13 +12,13 @@ from numpy.typing import ArrayLike, NDArray
 from gptd_rl import linalg
 from gptd_rl.data.action_types import Box, Discrete, whole_numbers
 from gptd_rl.data.state_actions import pair_up
-from gptd_rl.data.trajectories import Array
 from gptd_rl.estimators.base import Estimator, is_count
 from gptd_rl.inference.sparse import Variance
 from gptd_rl.kernels.stationary import SquaredExponential
 from gptd_rl.sharding.dataset import available_bytes
 from gptd_rl.sharding.sources import Sources
 from gptd_rl.temporal.targets import Noise
+from gptd_rl.types import Array
 
 F = TypeVar("F", bound=Callable[..., Any])
 

@@ -29,14 +29,16 @@ from numpy.typing import ArrayLike, NDArray
 from scipy.linalg import blas
 
 from gptd_rl import linalg
-from gptd_rl.data.trajectories import Array, Trajectories, as_states
-from gptd_rl.estimators.gptd import GPTD, NOISES, NotFittedError
+from gptd_rl.data.trajectories import Trajectories, as_states
+from gptd_rl.estimators.gptd import GPTD, NOISES
+from gptd_rl.exceptions import NotFittedError
 from gptd_rl.inference.exact import in_chunks
 from gptd_rl.inference.inducing import UNPIVOTED_ROUNDING, Dictionary
 from gptd_rl.kernels.stationary import SquaredExponential
 from gptd_rl.temporal.differences import TemporalDifference
 from gptd_rl.temporal.shards import BLOCK
 from gptd_rl.temporal.targets import Noise
+from gptd_rl.types import Array
 
 
 class Transition(NamedTuple):

@@ -17,8 +17,9 @@ from numpy.typing import ArrayLike
 from scipy.optimize import nnls
 from scipy.spatial import KDTree
 
-from gptd_rl.data.trajectories import Array, Trajectories, as_states
+from gptd_rl.data.trajectories import Trajectories, as_states
 from gptd_rl.evaluation.value_models import N_FOLDS, Learner, Returns, Rows, Values, along, folds
+from gptd_rl.types import Array
 
 N_NEIGHBOURS = 20  # whose errors say what is usual in a place
 N_ASKED = 200  # neighbours to look through for those of other episodes

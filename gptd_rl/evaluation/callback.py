@@ -15,6 +15,7 @@ import numpy as np
 from gptd_rl.evaluation.environments import opened
 from gptd_rl.evaluation.evaluate import evaluate_agent
 from gptd_rl.evaluation.results import Evaluation
+from gptd_rl.exceptions import EvaluationWarning
 from gptd_rl.rollouts.collect import checked_count, checked_discount
 from gptd_rl.sb3.loading import Normalised
 
@@ -25,10 +26,6 @@ try:
     from stable_baselines3.common.vec_env import VecNormalize
 except ModuleNotFoundError as error:
     raise ImportError('GPTDEvalCallback needs Stable-Baselines3: pip install "gptd-rl[sb3]".') from error
-
-
-class EvaluationWarning(UserWarning):
-    """An evaluation failed, and training went on without it."""
 
 
 class GPTDEvalCallback(BaseCallback):

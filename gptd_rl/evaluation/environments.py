@@ -15,8 +15,8 @@ from gymnasium.vector import SyncVectorEnv, VectorEnv
 
 from gptd_rl.data.spaces import require_flat
 from gptd_rl.evaluation.ground_truth import copyable
-from gptd_rl.rollouts.environments import CollectionError
-from gptd_rl.sb3.loading import AgentError, Normalised, check_spaces
+from gptd_rl.exceptions import AgentError, CollectionError
+from gptd_rl.sb3.loading import Normalised, check_spaces
 
 MAX_ENVS = 8
 LONGEST = 1000  # steps of an episode, where nobody says

@@ -14,7 +14,7 @@ import gymnasium as gym
 import numpy as np
 from scipy import stats
 
-from gptd_rl.data.trajectories import Array, Trajectories
+from gptd_rl.data.trajectories import Trajectories
 from gptd_rl.evaluation.calibration import Calibrated
 from gptd_rl.evaluation.checking import Observed, check, disagreements, observe
 from gptd_rl.evaluation.environments import opened
@@ -24,6 +24,7 @@ from gptd_rl.evaluation.results import Evaluation, Interval, Setting, StartRetur
 from gptd_rl.rollouts.collect import checked_count, checked_discount, collect
 from gptd_rl.sb3.critics import critic_name, critic_of
 from gptd_rl.sb3.loading import Normalised, check_spaces
+from gptd_rl.types import Array
 
 Progress = Callable[[str, int, int], None]
 

@@ -10,8 +10,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from gptd_rl.data.trajectories import Array, Trajectories
-from gptd_rl.estimators.base import InterruptedFitWarning, RelevanceWarning
+from gptd_rl.data.trajectories import Trajectories
 from gptd_rl.estimators.gptd import GPTD
 from gptd_rl.evaluation.calibration import Calibrated, calibrate, left_out, stack
 from gptd_rl.evaluation.results import Relevance
@@ -27,6 +26,8 @@ from gptd_rl.evaluation.value_models import (
     monte_carlo,
     relative_to,
 )
+from gptd_rl.exceptions import InterruptedFitWarning, RelevanceWarning
+from gptd_rl.types import Array
 
 N_SELECTED = 2000  # states that choose the kernel
 N_COMPARED = 500  # states that choose between kinds of kernels

@@ -19,9 +19,9 @@ from gymnasium.wrappers import TimeLimit
 from numpy.typing import NDArray
 
 from gptd_rl.data.spaces import flattener, require_flat, stack
-from gptd_rl.data.trajectories import Array
-from gptd_rl.rollouts.environments import CollectionError
+from gptd_rl.exceptions import CollectionError
 from gptd_rl.rollouts.policies import as_act
+from gptd_rl.types import Array
 
 NEGLIGIBLE = 0.01  # discount at which a rollout may stop
 N_ROLLOUTS = 10  # from each state, where something is random

@@ -9,11 +9,12 @@ from gymnasium import Space, spaces
 from numpy.typing import ArrayLike, NDArray
 
 from gptd_rl.data.spaces import unflatten
-from gptd_rl.data.trajectories import Array, Trajectories, as_states
+from gptd_rl.data.trajectories import Trajectories, as_states
 from gptd_rl.estimators.gptdq import GPTDQ
 from gptd_rl.evaluation.fitting import excerpt, uninterrupted
 from gptd_rl.evaluation.results import OffPolicy, Relevance
 from gptd_rl.rollouts.policies import as_act
+from gptd_rl.types import Array
 
 N_FITTED = 3000  # states, at most
 N_ASKED = 2000

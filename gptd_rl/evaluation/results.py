@@ -11,7 +11,8 @@ from typing import Any, ClassVar, Literal, Protocol
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from gptd_rl.data.trajectories import Array, Trajectories
+from gptd_rl.data.trajectories import Trajectories
+from gptd_rl.types import Array
 
 LEVELS = (0.5, 0.8, 0.95)
 

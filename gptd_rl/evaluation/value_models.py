@@ -13,12 +13,13 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from gptd_rl.data.trajectories import Array, Trajectories
+from gptd_rl.data.trajectories import Trajectories
 from gptd_rl.estimators.engines import open_fleet
 from gptd_rl.estimators.gptd import GPTD
 from gptd_rl.inference import sparse
 from gptd_rl.selection.bound import Bound, Choice
 from gptd_rl.temporal.differences import TemporalDifference
+from gptd_rl.types import Array
 
 Rows = NDArray[np.int64]
 Values = Callable[[Array], Array]

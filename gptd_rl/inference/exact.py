@@ -14,9 +14,9 @@ from operator import add
 import numpy as np
 
 from gptd_rl import linalg
-from gptd_rl.data.trajectories import Array
 from gptd_rl.inference.model import NOISE, Model, pack_gradient
 from gptd_rl.temporal.targets import Observations
+from gptd_rl.types import Array
 
 # States predicted at a time: bounds the memory of a prediction to CHUNK·n.
 CHUNK = 512

@@ -21,9 +21,9 @@ import numpy as np
 from numpy.typing import DTypeLike, NDArray
 from scipy.linalg import lapack
 
-from gptd_rl.data.trajectories import Array
 from gptd_rl.kernels.stationary import SquaredExponential
 from gptd_rl.linalg import half_solve
+from gptd_rl.types import Array
 
 
 class Covariance(Protocol):

@@ -7,8 +7,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from gptd_rl.data.trajectories import Array
 from gptd_rl.kernels.stationary import SquaredExponential
+from gptd_rl.types import Array
 
 NOISE = 2  # its place in θ, behind v₀ and b
 

@@ -30,11 +30,11 @@ import numpy as np
 from scipy.linalg import blas
 
 from gptd_rl import linalg
-from gptd_rl.data.trajectories import Array
 from gptd_rl.inference.exact import Evidence, in_chunks
 from gptd_rl.inference.model import Model, pack_gradient
 from gptd_rl.kernels.stationary import SquaredExponential
 from gptd_rl.temporal.shards import Block, Shard
+from gptd_rl.types import Array
 
 Variance = Literal["projected_process", "subset_of_regressors"]
 

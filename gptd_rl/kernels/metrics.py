@@ -13,7 +13,7 @@ from typing import Protocol, Self
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from gptd_rl.data.trajectories import Array
+from gptd_rl.types import Array
 
 
 class Metric(Protocol):

@@ -17,8 +17,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from gptd_rl.data.trajectories import Array
 from gptd_rl.kernels.metrics import Metric
+from gptd_rl.types import Array
 
 # Rows and columns of a tile: small enough for a tile and its factor to stay in a core's cache.
 TILE = 128

@@ -20,8 +20,8 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullLocator
 
-from gptd_rl.data.trajectories import Array
 from gptd_rl.report.html import number
+from gptd_rl.types import Array
 
 COLOURS = {
     "ink": "#1c1c1d",

@@ -17,11 +17,11 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import stats
 
-from gptd_rl.data.trajectories import Array
 from gptd_rl.evaluation.results import LEVELS, Check, Disagreement, Evaluation, Interval, OffPolicy, Relevance, Score
 from gptd_rl.report import figures, html
 from gptd_rl.report.html import MISSING, number, percent
 from gptd_rl.report.slices import Slice, some
+from gptd_rl.types import Array
 
 STYLE = """
 :root { --font: system-ui, -apple-system, "Segoe UI", Roboto, "Helvetica Neue", sans-serif; --model: #0b5fa5;

@@ -8,7 +8,7 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from gptd_rl.data.trajectories import Array
+from gptd_rl.types import Array
 
 N_DOTS = 500  # visited states to show
 BANDWIDTH = 0.06  # of an axis, in which visited states count as near

@@ -10,7 +10,8 @@ import numpy as np
 from gptd_rl.reproduction import gridworld, pendulum
 from gptd_rl.reproduction.pendulum import Tick, mean_squared
 from gptd_rl.inference.inducing import incomplete_cholesky
-from gptd_rl.data.trajectories import Array, Trajectories
+from gptd_rl.data.trajectories import Trajectories
+from gptd_rl.types import Array
 
 KERNELS = {"I": "isotropic", "II": "ard"}
 

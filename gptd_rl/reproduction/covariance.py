@@ -13,7 +13,8 @@ from gptd_rl.kernels.stationary import SquaredExponential
 from gptd_rl.linalg import cholesky, half_solve
 from gptd_rl.inference.inducing import Subset, incomplete_cholesky
 from gptd_rl.temporal.differences import TemporalDifference
-from gptd_rl.data.trajectories import Array, Trajectories
+from gptd_rl.data.trajectories import Trajectories
+from gptd_rl.types import Array
 
 # States are chosen until no other keeps more than this unexplained, in units of K.
 FINEST = 1e-3

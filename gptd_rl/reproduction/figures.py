@@ -18,7 +18,7 @@ from gptd_rl.reproduction import gridworld, pendulum
 from gptd_rl.reproduction.beyond import Trial
 from gptd_rl.reproduction.gridworld import WITHOUT
 from gptd_rl.kernels.metrics import Metric
-from gptd_rl.data.trajectories import Array
+from gptd_rl.types import Array
 
 STYLES: Mapping[str, dict[str, Any]] = {
     "I": dict(color="black", ls="-", marker="o"),

@@ -13,7 +13,8 @@ from gptd_rl.envs import LatentGridworld, LatentGridworldEnv
 from gptd_rl.reproduction.covariance import descending_eigenvalues, reward_covariance
 from gptd_rl.reproduction.pendulum import Tick, mean_squared
 from gptd_rl.estimators.gptd import GPTD
-from gptd_rl.data.trajectories import Array, Trajectories
+from gptd_rl.data.trajectories import Trajectories
+from gptd_rl.types import Array
 
 WITHOUT = "II without y"
 LABELS = ("I", "II", WITHOUT)

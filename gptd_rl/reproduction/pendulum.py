@@ -15,7 +15,8 @@ from gptd_rl.estimators.gptd import GPTD
 from gptd_rl.kernels.stationary import SquaredExponential
 from gptd_rl.selection.scales import Scales
 from gptd_rl.temporal.differences import TemporalDifference
-from gptd_rl.data.trajectories import Array, Trajectories
+from gptd_rl.data.trajectories import Trajectories
+from gptd_rl.types import Array
 
 KERNELS: Mapping[str, str] = {"I": "isotropic", "II": "ard", "III": "factor"}
 

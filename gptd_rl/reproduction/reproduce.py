@@ -17,7 +17,7 @@ from matplotlib.figure import Figure
 from gptd_rl.reproduction import beyond, claims, figures, gridworld, pendulum, tables
 from gptd_rl.reproduction.page import Chapter, Picture, render
 from gptd_rl.reproduction.pendulum import Tick
-from gptd_rl.estimators.gptd import InterruptedFitWarning
+from gptd_rl.exceptions import InterruptedFitWarning
 
 EXPERIMENTS: Mapping[str, tuple[str, ...]] = {
     "pendulum": ("pendulum",),

@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 
 from gptd_rl.data.trajectories import Trajectories
-from gptd_rl.rollouts.environments import CollectionError, Source, is_model, open_source
+from gptd_rl.exceptions import CollectionError
+from gptd_rl.rollouts.environments import Source, is_model, open_source
 from gptd_rl.rollouts.policies import as_act
 from gptd_rl.rollouts.rollout import Rollout, Unit
 

@@ -22,26 +22,8 @@ from gymnasium.vector import AutoresetMode, VectorEnv
 from numpy.typing import NDArray
 
 from gptd_rl.data.spaces import ActionCheck, Numbers, flattener, require_flat, stack
-from gptd_rl.data.trajectories import Trajectories
-
-BoolArray = NDArray[np.bool_]
-
-
-class CollectionError(ValueError):
-    """Collecting could not begin or go on.
-
-    Episodes are counted from 0 in each sub-environment. Steps are counted by the state they lead
-    to: the observation after a reset is step 0 of its episode.
-
-    Attributes
-    ----------
-    trajectories : Trajectories or None
-        What was collected before, the runs under way as truncated segments; None if nothing was.
-    """
-
-    def __init__(self, message: str, trajectories: Trajectories | None = None) -> None:
-        super().__init__(message)
-        self.trajectories = trajectories
+from gptd_rl.exceptions import CollectionError
+from gptd_rl.types import BoolArray
 
 
 class Step(NamedTuple):

@@ -12,8 +12,7 @@ from gymnasium.vector.utils import batch_space
 from numpy.typing import NDArray
 
 from gptd_rl.data.spaces import row
-
-BoolArray = NDArray[np.bool_]
+from gptd_rl.types import BoolArray
 
 
 class Act(Protocol):

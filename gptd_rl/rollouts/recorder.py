@@ -13,9 +13,8 @@ from numpy.typing import NDArray
 
 from gptd_rl.data.spaces import Numbers
 from gptd_rl.data.trajectories import Trajectories
+from gptd_rl.types import BoolArray, IntArray
 
-BoolArray = NDArray[np.bool_]
-IntArray = NDArray[np.int64]
 PORTION = 16_384  # states to cut out at a time
 
 

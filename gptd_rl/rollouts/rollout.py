@@ -10,10 +10,12 @@ import numpy as np
 
 from gptd_rl.data.spaces import Numbers, OutsideSpace
 from gptd_rl.data.trajectories import Trajectories
-from gptd_rl.rollouts.environments import CollectionError, Source
+from gptd_rl.exceptions import CollectionError
+from gptd_rl.rollouts.environments import Source
 from gptd_rl.rollouts.policies import Act, RandomActions
-from gptd_rl.rollouts.recorder import Block, BoolArray, IntArray, Record, Segments
+from gptd_rl.rollouts.recorder import Block, Record, Segments
 from gptd_rl.rollouts.validation import ACTION, NEXT_EPISODE, find_fault
+from gptd_rl.types import BoolArray, IntArray
 
 Unit = Literal["transitions", "episodes"]
 NEVER = np.iinfo(np.int64).max

@@ -27,8 +27,9 @@ from gptd_rl.data.minari import (
     vectors,
 )
 from gptd_rl.data.trajectories import Trajectories
+from gptd_rl.exceptions import CollectionError
 from gptd_rl.rollouts.collect import checked_count, checked_discount, policy_of, start, with_progress
-from gptd_rl.rollouts.environments import CollectionError, SB3Vector, Source, open_source
+from gptd_rl.rollouts.environments import SB3Vector, Source, open_source
 
 NOTE = "gptd_rl.json"  # what is needed to take up the work again, beside Minari's own data
 

@@ -9,7 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gptd_rl.data.spaces import ActionCheck, Numbers
-from gptd_rl.rollouts.recorder import Block, BoolArray, IntArray
+from gptd_rl.rollouts.recorder import Block
+from gptd_rl.types import BoolArray, IntArray
 
 # In the order in which they come: a step's action, what it led to, and how the next episode begins.
 ACTION, REACHED, NEXT_EPISODE = range(3)

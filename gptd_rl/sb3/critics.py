@@ -11,8 +11,8 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from gptd_rl.data.spaces import unflatten
-from gptd_rl.data.trajectories import Array
 from gptd_rl.sb3.loading import Normalised
+from gptd_rl.types import Array
 
 N_ACTIONS = 8  # drawn in each state, where the agent draws them
 CHUNK = 4096  # states at once

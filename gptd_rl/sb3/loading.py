@@ -28,6 +28,7 @@ import numpy as np
 from gymnasium import Space, spaces
 
 from gptd_rl.data.spaces import describe, require_flat
+from gptd_rl.exceptions import AgentError
 
 ALGORITHMS = ("A2C", "DDPG", "DQN", "PPO", "SAC", "TD3")
 MAX_BYTES = 2**31  # of all members together; agents whose state is a row of numbers take some megabytes
@@ -87,13 +88,6 @@ _NO_TRAINING: dict[str, Any] = dict(
     replay_buffer_kwargs={},
     rollout_buffer_kwargs={},
 )
-
-
-class AgentError(ValueError):
-    """An agent, or a file of one, cannot be used; said on one line."""
-
-    def __init__(self, message: str) -> None:
-        super().__init__(" ".join(message.split()))
 
 
 def load_agent(path: str | os.PathLike[str], *, algo: str | None = None) -> Any:

@@ -10,7 +10,6 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from gptd_rl.data.trajectories import Array
 from gptd_rl.inference import sparse
 from gptd_rl.inference.exact import Evidence
 from gptd_rl.inference.inducing import incomplete_cholesky, independent
@@ -18,6 +17,7 @@ from gptd_rl.inference.model import Model
 from gptd_rl.inference.sparse import Basis, Solution, Statistics
 from gptd_rl.selection.objectives import Objective
 from gptd_rl.sharding.dataset import Fleet
+from gptd_rl.types import Array
 
 # A basis state is left out where the others explain all but this share of its variance.
 REDUNDANT = 1e-11

@@ -18,10 +18,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gptd_rl import linalg
-from gptd_rl.data.trajectories import Array, Trajectories
+from gptd_rl.data.trajectories import Trajectories
 from gptd_rl.inference import exact
 from gptd_rl.inference.model import Model, pack_gradient
 from gptd_rl.temporal.targets import Observations
+from gptd_rl.types import Array
 
 Objective = Callable[[Model], tuple[float, Array]]
 

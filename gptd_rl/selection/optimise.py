@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 from scipy import optimize
 
-from gptd_rl.data.trajectories import Array
+from gptd_rl.types import Array
 
 Function = Callable[[Array], tuple[float, Array]]
 

@@ -7,10 +7,11 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from gptd_rl.data.trajectories import Array, Trajectories
+from gptd_rl.data.trajectories import Trajectories
 from gptd_rl.inference.model import Model
 from gptd_rl.kernels.metrics import FactorAnalysis, Isotropic
 from gptd_rl.temporal.differences import TemporalDifference
+from gptd_rl.types import Array
 
 
 @dataclass(frozen=True, eq=False)

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gptd_rl.data.action_types import NO_ACTIONS, Actions
-from gptd_rl.data.trajectories import Array, Trajectories
+from gptd_rl.data.trajectories import Trajectories
 from gptd_rl.inference import exact
 from gptd_rl.inference.model import NOISE, Model
 from gptd_rl.kernels.metrics import ARD, FactorAnalysis, Isotropic
@@ -26,6 +26,7 @@ from gptd_rl.selection.objectives import MarginalLikelihood, Objective, Prior
 from gptd_rl.selection.optimise import Function, Optimum, lbfgs, quasi_newton
 from gptd_rl.selection.scales import Scales
 from gptd_rl.temporal.targets import Noise, Observations, observe
+from gptd_rl.types import Array
 
 # Searches explore on about this many states before they touch more.
 COARSE_SIZE = 300

@@ -13,11 +13,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from gptd_rl.data.trajectories import Array, Trajectories
+from gptd_rl.data.trajectories import Trajectories
 from gptd_rl.inference.model import Model
 from gptd_rl.selection import objectives
 from gptd_rl.selection.scales import Scales
 from gptd_rl.temporal.targets import Noise, Observations, observe
+from gptd_rl.types import Array
 
 # Leave-one-episode-out looks at about this many states.
 JUDGED_SIZE = 1000

@@ -9,9 +9,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from gptd_rl.data.trajectories import Array, Trajectories
+from gptd_rl.data.trajectories import Trajectories
 from gptd_rl.sharding.dataset import Fleet, Pass
 from gptd_rl.temporal.shards import Shard
+from gptd_rl.types import Array
 
 # Steps in an unbroken stretch.
 STRETCH = 1000

@@ -16,7 +16,8 @@ from numpy.typing import NDArray
 from scipy import sparse
 from scipy.linalg import lapack
 
-from gptd_rl.data.trajectories import Array, Trajectories
+from gptd_rl.data.trajectories import Trajectories
+from gptd_rl.types import Array
 
 
 @dataclass(frozen=True)

@@ -20,9 +20,10 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import sparse
 
-from gptd_rl.data.trajectories import Array, Trajectories
+from gptd_rl.data.trajectories import Trajectories
 from gptd_rl.temporal.differences import TemporalDifference
 from gptd_rl.temporal.targets import Noise
+from gptd_rl.types import Array
 
 # Rows of a block: with some hundred features, a block and its products stay near a core's cache.
 BLOCK = 1024

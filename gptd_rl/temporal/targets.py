@@ -28,10 +28,11 @@ from numpy.typing import NDArray
 from scipy import linalg as dense
 from scipy import sparse
 
-from gptd_rl.data.trajectories import Array, Trajectories
+from gptd_rl.data.trajectories import Trajectories
 from gptd_rl.kernels.stationary import SquaredExponential
 from gptd_rl.linalg import symmetrise_in_place
 from gptd_rl.temporal.differences import TemporalDifference
+from gptd_rl.types import Array
 
 Noise = Literal["stochastic", "deterministic"]
 

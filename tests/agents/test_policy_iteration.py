@@ -14,10 +14,11 @@ from matplotlib.figure import Figure
 from numpy.testing import assert_allclose, assert_array_equal
 
 from gptd_rl import GPTD, GPTDQ, Trajectories
-from gptd_rl.agents import LearningError, PolicyIteration
+from gptd_rl.agents import PolicyIteration
 from gptd_rl.agents.fitted_q import MAX_SWEEPS
 from gptd_rl.agents.policy_pool import Episode, Trial
-from gptd_rl.rollouts.collect import CollectionError, collect
+from gptd_rl.exceptions import CollectionError, LearningError
+from gptd_rl.rollouts.collect import collect
 from tests.helpers import MIXES, assert_same, sample, segments
 from tests.mdps import Gridworld
 

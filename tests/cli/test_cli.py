@@ -26,8 +26,8 @@ from gptd_rl.agents import PolicyIteration
 from gptd_rl.agents.reference.gridworld import TowardsMiddle
 from gptd_rl.cli import collect, options, outputs, plot, terminal
 from gptd_rl.cli.main import main, parser
-from gptd_rl.estimators.gptd import InterruptedFitWarning
 from gptd_rl.evaluation import results
+from gptd_rl.exceptions import AgentError, InterruptedFitWarning
 from gptd_rl.report.summary import number, strongest, summary
 from gptd_rl.sb3 import loading as archives
 
@@ -773,7 +773,7 @@ def test_evaluate_prints_json_and_nothing_else(
     [
         (KeyboardInterrupt(), 130, "interrupted, nothing was written"),
         (InterruptedFitWarning("the best so far"), 130, "interrupted, nothing was written"),
-        (archives.AgentError("no such agent"), 2, "no such agent"),
+        (AgentError("no such agent"), 2, "no such agent"),
         (gptd_rl.CollectionError("cannot begin"), 2, "cannot begin"),
         (gptd_rl.CollectionError("broke", an_evaluation().data), 1, "broke"),
         (ValueError("nothing\nto fit"), 1, "nothing to fit"),

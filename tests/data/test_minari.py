@@ -19,7 +19,8 @@ from numpy.testing import assert_array_equal
 
 from gptd_rl.data.minari import from_minari, to_minari
 from gptd_rl.data.trajectories import Trajectories
-from gptd_rl.rollouts.collect import CollectionError, collect
+from gptd_rl.exceptions import CollectionError
+from gptd_rl.rollouts.collect import collect
 from gptd_rl.rollouts.streaming import collect_to_minari
 
 minari = pytest.importorskip("minari")

@@ -29,7 +29,7 @@ from gptd_rl import (
 from gptd_rl.data import files as archive
 from gptd_rl.estimators import base as estimator
 from gptd_rl.estimators import engines as problems
-from gptd_rl.estimators.gptd import InterruptedFitWarning, NotFittedError, RelevanceWarning
+from gptd_rl.exceptions import InterruptedFitWarning, NotFittedError, RelevanceWarning
 from gptd_rl.inference.model import Model
 from gptd_rl.inference.sparse import Basis, Posterior, Solution, noise_moments, statistics
 from gptd_rl.progress import Watch

@@ -23,7 +23,7 @@ from gptd_rl import (
 from gptd_rl.data.action_types import Box, Discrete
 from gptd_rl.data.state_actions import ask, pair_up
 from gptd_rl.estimators import engines as problems
-from gptd_rl.estimators.gptd import NotFittedError
+from gptd_rl.exceptions import NotFittedError
 from gptd_rl.inference import exact
 from gptd_rl.inference.model import Model
 from gptd_rl.kernels import stationary as kernels

@@ -12,8 +12,9 @@ from numpy.testing import assert_allclose, assert_array_equal
 
 from gptd_rl.data.trajectories import Trajectories
 from gptd_rl.estimators import online
-from gptd_rl.estimators.gptd import GPTD, NotFittedError
+from gptd_rl.estimators.gptd import GPTD
 from gptd_rl.estimators.online import OnlineGPTD, Transition
+from gptd_rl.exceptions import NotFittedError
 from gptd_rl.inference.inducing import linearly_independent
 from gptd_rl.inference.model import Model
 from gptd_rl.inference.sparse import Basis, Posterior, Solution, statistics

@@ -23,9 +23,9 @@ from stable_baselines3.common.vec_env import DummyVecEnv, VecNormalize  # noqa: 
 import gptd_rl.agents  # noqa: E402
 import gptd_rl.evaluation.callback as module  # noqa: E402
 from gptd_rl.evaluation import GPTDEvalCallback  # noqa: E402
-from gptd_rl.evaluation.callback import EvaluationWarning, numbers, snapshot  # noqa: E402
-from gptd_rl.rollouts.environments import CollectionError  # noqa: E402
-from gptd_rl.sb3.loading import AgentError, Normalised  # noqa: E402
+from gptd_rl.evaluation.callback import numbers, snapshot  # noqa: E402
+from gptd_rl.exceptions import AgentError, CollectionError, EvaluationWarning  # noqa: E402
+from gptd_rl.sb3.loading import Normalised  # noqa: E402
 
 QUICK: dict[str, Any] = dict(n_transitions=120, n_episodes=4, n_states=8)
 

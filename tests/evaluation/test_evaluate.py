@@ -28,9 +28,9 @@ from gptd_rl.evaluation.environments import MAX_ENVS, opened
 from gptd_rl.evaluation.off_policy import ValueOfActions
 from gptd_rl.evaluation.results import LEVELS, Evaluation
 from gptd_rl.evaluation.value_models import Returns
+from gptd_rl.exceptions import AgentError
 from gptd_rl.sb3 import critics
 from gptd_rl.sb3.critics import critic_of
-from gptd_rl.sb3.loading import AgentError
 from tests.mdps import Spiral, Walk
 
 sb3 = pytest.importorskip("stable_baselines3")

@@ -22,7 +22,7 @@ from gptd_rl.cli.main import main
 from gptd_rl.reproduction import beyond, claims, covariance, figures, gridworld, pendulum, tables
 from gptd_rl.reproduction.paper import printed
 from gptd_rl.reproduction.reproduce import Plan, reproduce
-from gptd_rl.estimators.gptd import InterruptedFitWarning
+from gptd_rl.exceptions import InterruptedFitWarning
 from gptd_rl.kernels.stationary import SquaredExponential
 from gptd_rl.kernels.metrics import ARD
 from gptd_rl.inference.inducing import incomplete_cholesky

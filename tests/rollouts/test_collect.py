@@ -17,8 +17,9 @@ from numpy.testing import assert_array_equal
 
 from gptd_rl.data.spaces import flatten, unflatten
 from gptd_rl.data.trajectories import Trajectories
+from gptd_rl.exceptions import CollectionError
 from gptd_rl.rollouts import rollout as rollouts
-from gptd_rl.rollouts.collect import CollectionError, collect
+from gptd_rl.rollouts.collect import collect
 from gptd_rl.rollouts.policies import RandomActions
 
 GAMMA = 0.9

@@ -19,8 +19,9 @@ import pytest
 from gymnasium import spaces
 from numpy.testing import assert_allclose, assert_array_equal
 
+from gptd_rl.exceptions import AgentError
 from gptd_rl.sb3 import loading as archives
-from gptd_rl.sb3.loading import AgentError, Normalised, check_spaces, load_agent, load_statistics
+from gptd_rl.sb3.loading import Normalised, check_spaces, load_agent, load_statistics
 
 sb3 = pytest.importorskip("stable_baselines3")
 

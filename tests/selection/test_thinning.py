@@ -7,7 +7,7 @@ import pytest
 from numpy.testing import assert_allclose
 
 from gptd_rl import GPTD, Trajectories
-from gptd_rl.estimators.gptd import RelevanceWarning
+from gptd_rl.exceptions import RelevanceWarning
 from gptd_rl.selection import thinning
 from tests.mdps import Drifting, Garnet, Gridworld, Spiral, Walk, rmse
 

@@ -1,0 +1,42 @@
+"""Names of array types, and of what users may hand over."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+if TYPE_CHECKING:
+    import gymnasium
+
+Array: TypeAlias = NDArray[np.float64]
+BoolArray: TypeAlias = NDArray[np.bool_]
+IntArray: TypeAlias = NDArray[np.int64]
+
+
+class Predictor(Protocol):
+    """A policy with the method of Stable-Baselines3's models."""
+
+    def predict(
+        self,
+        observation: Any,
+        state: Any = None,
+        episode_start: Any = None,
+        deterministic: bool = False,
+    ) -> tuple[Any, Any]:
+        """Actions for a batch of observations, and the next hidden state."""
+        ...
+
+
+# Anything that acts: an object with `predict`, a callable from an observation to an action, or None for random actions.
+Policy: TypeAlias = Predictor | Callable[[Any], Any] | None
+
+# Anything to act in: an id, an environment, a vector environment, or a Stable-Baselines3 VecEnv.
+EnvLike: TypeAlias = "str | gymnasium.Env[Any, Any] | gymnasium.vector.VectorEnv[Any, Any, Any] | Any"
+
+# Anything `fit` takes: Trajectories, paths of files that `Trajectories.save` wrote, Minari datasets or their ids, or an
+# iterable of these.
+DataLike: TypeAlias = "str | os.PathLike[str] | Iterable[Any] | Any"
