@@ -142,10 +142,10 @@ class Ours(Contestant):
     def __post_init__(self) -> None:
         from gptd_rl import ARD, SquaredExponential
         from gptd_rl.inference.model import Model
-        from gptd_rl.temporal.targets import observe
+        from gptd_rl.temporal.targets import build_targets
 
         self.data = self.problem.trajectories()
-        self.seen = observe(self.data, "stochastic")
+        self.seen = build_targets(self.data, "stochastic")
         blank = Model(SquaredExponential(ARD(np.ones(self.data.n_dims))), 1.0)
         self.model = blank.with_theta(self.problem.theta)
 
@@ -566,14 +566,14 @@ def repeated_states(n_transitions: int, noise: str) -> Repeated:
     """Fit the gridworld, and compare both formulas on its first episodes."""
     from gptd_rl import GPTD
     from gptd_rl.inference import exact
-    from gptd_rl.temporal.targets import observe
+    from gptd_rl.temporal.targets import build_targets
 
     data = gridworld(n_transitions)
     began = time.perf_counter()
     v = GPTD(kernel="ard", noise=noise, objective="marginal_likelihood").fit(data)
     seconds = time.perf_counter() - began
     prefix = data[: 1 + int(np.searchsorted(np.cumsum(data.lengths), PREFIX))]
-    merged = exact.evidence(v.model_, observe(prefix, noise)).log_likelihood
+    merged = exact.evidence(v.model_, build_targets(prefix, noise)).log_likelihood
     dense = dense_evidence(v.model_, prefix, noise)
     np.testing.assert_allclose(merged, dense, rtol=AGREEMENT)
     n_distinct = len(np.unique(data.states, axis=0))

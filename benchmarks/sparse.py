@@ -110,10 +110,10 @@ class Ours(Peer):
         super().__init__(X, y, Z)
 
     def _set_up(self) -> None:
-        from gptd_rl.estimators.engines import open_fleet
+        from gptd_rl.estimators.engines import open_dataset
 
         self.data = Problem(self.X, self.y, self.lengths).trajectories()
-        self.fleet = open_fleet(self.data, "stochastic")
+        self.dataset = open_dataset(self.data, "stochastic")
 
     def _model(self, theta: Array) -> Any:
         from gptd_rl import ARD, SquaredExponential
@@ -125,7 +125,7 @@ class Ours(Peer):
     def bound_and_gradient(self, theta: Array) -> tuple[float, Array]:
         from gptd_rl.selection.bound import FixedBound
 
-        bound = FixedBound([self.fleet], self.Z, self.data.n_rows)  # a new one, since it remembers its last value
+        bound = FixedBound([self.dataset], self.Z, self.data.n_rows)  # a new one, since it remembers its last value
         value, gradient = bound(self._model(theta))
         return -value, -without_bias(gradient)
 

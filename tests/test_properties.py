@@ -16,7 +16,7 @@ from gptd_rl.inference.model import Model
 from gptd_rl.kernels.metrics import ARD, FactorAnalysis, Isotropic
 from gptd_rl.kernels.stationary import SquaredExponential
 from gptd_rl.temporal.differences import TemporalDifference
-from gptd_rl.temporal.targets import observe
+from gptd_rl.temporal.targets import build_targets
 from tests.helpers import (
     NOISES,
     assert_same,
@@ -131,7 +131,7 @@ def test_H_and_its_transpose_are_adjoint(data, seed):
 @examples
 @given(trajectories(), models(), noises, st.booleans())
 def test_data_never_widen_the_prior(data, model, noise, merge):
-    posterior = exact.Posterior.condition(model, observe(data, noise, merge=merge))
+    posterior = exact.Posterior.condition(model, build_targets(data, noise, merge=merge))
     states = np.concatenate([new_states(), data.states])
     prior = model.kernel.diagonal(states)
     variance = posterior.variance(states)
@@ -145,8 +145,8 @@ def test_data_never_widen_the_prior(data, model, noise, merge):
 @given(trajectories(), trajectories(), models(), noises)
 def test_more_data_never_widen_the_posterior(some, more, model, noise):
     states = new_states()
-    before = exact.Posterior.condition(model, observe(some, noise)).variance(states)
-    after = exact.Posterior.condition(model, observe(some + more, noise)).variance(states)
+    before = exact.Posterior.condition(model, build_targets(some, noise)).variance(states)
+    after = exact.Posterior.condition(model, build_targets(some + more, noise)).variance(states)
     assert (after <= before + 1e-9 * model.kernel.diagonal(states)).all()
 
 
@@ -155,7 +155,7 @@ def test_more_data_never_widen_the_posterior(some, more, model, noise):
 def test_the_order_of_episodes_does_not_matter(data, model, noise, random):
     order = list(range(data.n_segments))
     random.shuffle(order)
-    one, other = observe(data, noise), observe(data[order], noise)
+    one, other = build_targets(data, noise), build_targets(data[order], noise)
     (value, gradient), (value_2, gradient_2) = (exact.evidence_and_gradient(model, seen) for seen in (one, other))
     assert_allclose(value_2.log_likelihood, value.log_likelihood, rtol=1e-8)
     assert_allclose(gradient_2, gradient, rtol=1e-6, atol=1e-6)
@@ -171,7 +171,7 @@ def test_the_order_of_episodes_does_not_matter(data, model, noise, random):
 @examples
 @given(trajectories(repeated=True), models(), noises)
 def test_merging_visits_changes_nothing(data, model, noise):
-    merged, whole = observe(data, noise), observe(data, noise, merge=False)
+    merged, whole = build_targets(data, noise), build_targets(data, noise, merge=False)
     assume(len(merged.states) < len(whole.states))
     (value, gradient), (value_2, gradient_2) = (exact.evidence_and_gradient(model, seen) for seen in (merged, whole))
     assert_allclose(value.complexity, value_2.complexity, rtol=1e-8, atol=1e-8)
@@ -197,12 +197,12 @@ def test_units_of_reward_do_not_matter(data, model, noise, unit):
         SquaredExponential(kernel.metric, unit**2 * kernel.signal_variance, unit**2 * kernel.bias),
         unit**2 * model.noise_variance,
     )
-    one, other = exact.evidence(model, observe(data, noise)), exact.evidence(bigger, observe(scaled, noise))
+    one, other = exact.evidence(model, build_targets(data, noise)), exact.evidence(bigger, build_targets(scaled, noise))
     assert_allclose(other.data_fit, one.data_fit, rtol=1e-6, atol=1e-8)
     assert_allclose(other.complexity, one.complexity + one.n_rows * np.log(unit), rtol=1e-8, atol=1e-6)
     states = new_states()
     mean, mean_2 = (
-        exact.Posterior.condition(m, observe(d, noise)).mean(states) for m, d in ((model, data), (bigger, scaled))
+        exact.Posterior.condition(m, build_targets(d, noise)).mean(states) for m, d in ((model, data), (bigger, scaled))
     )
     assert_allclose(mean_2, unit * mean, rtol=1e-6, atol=1e-6 * unit)
 
@@ -212,7 +212,7 @@ def test_units_of_reward_do_not_matter(data, model, noise, unit):
 def test_the_origin_of_states_does_not_matter(data, model, noise):
     shift = np.array([30.0, -7.0])
     moved = Trajectories(data.states + shift, data.rewards, data.discounts, data.lengths, data.terminated)
-    one, other = exact.evidence(model, observe(data, noise)), exact.evidence(model, observe(moved, noise))
+    one, other = exact.evidence(model, build_targets(data, noise)), exact.evidence(model, build_targets(moved, noise))
     assert_allclose(other.log_likelihood, one.log_likelihood, rtol=1e-6, atol=1e-6)
 
 
@@ -258,8 +258,8 @@ def test_evidence_of_a_run_read_in_shards(kinds, model, noise, seed, per_shard):
     assert_same(at_once, data)
     groups = [episodes[i : i + per_shard] for i in range(0, len(episodes), per_shard)]
     joined = Trajectories.concatenate([Trajectories.from_episodes(group) for group in groups])
-    value, gradient = exact.evidence_and_gradient(model, observe(at_once, noise))
-    value_2, gradient_2 = exact.evidence_and_gradient(model, observe(joined, noise))
+    value, gradient = exact.evidence_and_gradient(model, build_targets(at_once, noise))
+    value_2, gradient_2 = exact.evidence_and_gradient(model, build_targets(joined, noise))
     assert value_2 == value
     assert_array_equal(gradient_2, gradient)
 

@@ -135,7 +135,7 @@ class Estimator:
         with watch(self.progress_bar) as report, problem.reporting_to(report):
             plan = self._plan(warm, problem.actions, report)
             if every is None:
-                every, near, trials = self._choose_thinning(problem.excerpt, plan)
+                every, near, trials = self._choose_thinning(problem.contiguous_sample, plan)
                 plan = replace(plan, near=near)
             name = self.objective if self.objective in ("loo", "leave_one_episode_out") else "thinned"
             # The task is handed over: its buffer must be gone when the posterior takes its own.

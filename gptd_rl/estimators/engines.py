@@ -26,10 +26,10 @@ from gptd_rl.selection.bound import Bound, Choice, FixedBound
 from gptd_rl.selection.objectives import Prior
 from gptd_rl.selection.scales import Scales
 from gptd_rl.selection.search import Task, ladder
-from gptd_rl.sharding.dataset import Fleet, Recipe, available_bytes, hands_for
+from gptd_rl.sharding.dataset import ShardedDataset, ShardSpec, available_bytes, make_backend
 from gptd_rl.sharding.sources import Sources
-from gptd_rl.sharding.summary import Summary, evenly, excerpt, joined, sample, survey
-from gptd_rl.temporal.targets import Noise, Observations, observe
+from gptd_rl.sharding.summary import DatasetSummary, concatenate, contiguous_sample, sample, sample_segments, summarize
+from gptd_rl.temporal.targets import Noise, Targets, build_targets
 from gptd_rl.types import Array
 
 # "auto" is exact up to this many distinct states.
@@ -42,7 +42,7 @@ LARGEST_EXACT_SAMPLE = 1200
 # Candidates from which basis states are chosen.
 N_CANDIDATES = 8000
 
-# States in unbroken stretches, for questions about episodes.
+# States in unbroken pieces, for questions about episodes.
 EXCERPT_SIZE = 10_000
 
 # Leave-one-out objectives of large data look at this many states.
@@ -83,8 +83,8 @@ class Problem(Protocol):
         ...
 
     @property
-    def excerpt(self) -> Trajectories:
-        """Unbroken stretches of the data, with the inputs in use."""
+    def contiguous_sample(self) -> Trajectories:
+        """Unbroken pieces of the data, with the inputs in use."""
         ...
 
     def task(self, name: str, every: int) -> Task:
@@ -136,24 +136,24 @@ class Exact:
         return self.data.n_dims
 
     @cached_property
-    def excerpt(self) -> Trajectories:
+    def contiguous_sample(self) -> Trajectories:
         """All of the data, with the inputs in use."""
         return self.data.take_inputs(self.inputs)
 
     @cached_property
     def scales(self) -> Scales:
         """Sizes of values and inputs."""
-        return Scales.of(self.excerpt, self.actions.n_labels)
+        return Scales.of(self.contiguous_sample, self.actions.n_labels)
 
     @cached_property
-    def seen(self) -> Observations:
+    def seen(self) -> Targets:
         """The data as y = FᵀV + ε."""
-        return observe(self.excerpt, self.noise)
+        return build_targets(self.contiguous_sample, self.noise)
 
     def task(self, name: str, every: int) -> Task:
         """The objective called `name`, with thinning `every`."""
-        check_memory(self.excerpt, self.noise, copies=5 if name != "thinned" else 1)
-        return Task.of(self.excerpt, self.noise, name, every, self.scales)
+        check_memory(self.contiguous_sample, self.noise, copies=5 if name != "thinned" else 1)
+        return Task.of(self.contiguous_sample, self.noise, name, every, self.scales)
 
     def reporting_to(self, watch: Watch | None) -> AbstractContextManager[None]:
         """There are no passes to tell of."""
@@ -179,9 +179,9 @@ class Exact:
         self, data: Any, gamma: float | None, executor: Any, before: exact.Posterior, every: int
     ) -> tuple[Exact, exact.Posterior]:
         """The problem with further data, and the posterior of the same model given all of them."""
-        more = open_fleet(data, self.noise, gamma, executor)
-        survey(more, 0, self.n_dims)
-        both = replace(self, data=joined([self.data, *(recipe.source.load() for recipe in more.recipes)]))
+        more = open_dataset(data, self.noise, gamma, executor)
+        summarize(more, 0, self.n_dims)
+        both = replace(self, data=concatenate([self.data, *(spec.source.load() for spec in more.specs)]))
         model = before.model.with_noise(before.model.noise_variance / every)
         return both, both.condition(model, every)
 
@@ -190,10 +190,10 @@ class Exact:
 class Sparse:
     """Data in shards that are passed over; a sample of them in memory."""
 
-    fleet: Fleet
-    summary: Summary
+    dataset: ShardedDataset
+    summary: DatasetSummary
     data: Trajectories  # a sample, with all inputs
-    stretches: Trajectories  # unbroken ones, with all inputs
+    pieces: Trajectories  # unbroken ones, with all inputs
     noise: Noise
     inputs: NDArray[np.int64]
     subset_size: int
@@ -205,8 +205,8 @@ class Sparse:
     @classmethod
     def of(
         cls,
-        fleet: Fleet,
-        summary: Summary,
+        dataset: ShardedDataset,
+        summary: DatasetSummary,
         noise: Noise,
         subset_size: int,
         tolerance: float | None,
@@ -214,11 +214,11 @@ class Sparse:
         actions: Actions = NO_ACTIONS,
     ) -> Sparse:
         """Take samples of the shards."""
-        data = sample(fleet, summary, SAMPLE_SIZE)
-        stretches = excerpt(fleet, summary, EXCERPT_SIZE)
+        data = sample(dataset, summary, SAMPLE_SIZE)
+        pieces = contiguous_sample(dataset, summary, EXCERPT_SIZE)
         inputs = np.arange(summary.n_dims)
         is_exact = summary.n_distinct <= subset_size
-        return cls(fleet, summary, data, stretches, noise, inputs, subset_size, tolerance, variance, is_exact, actions)
+        return cls(dataset, summary, data, pieces, noise, inputs, subset_size, tolerance, variance, is_exact, actions)
 
     @property
     def n_dims(self) -> int:
@@ -226,9 +226,9 @@ class Sparse:
         return self.data.n_dims
 
     @cached_property
-    def excerpt(self) -> Trajectories:
-        """Unbroken stretches, with the inputs in use."""
-        return self.stretches.take_inputs(self.inputs)
+    def contiguous_sample(self) -> Trajectories:
+        """Unbroken pieces, with the inputs in use."""
+        return self.pieces.take_inputs(self.inputs)
 
     @cached_property
     def sample(self) -> Trajectories:
@@ -252,16 +252,16 @@ class Sparse:
         return Choice(candidates[picked], self.subset_size, self.tolerance)
 
     def task(self, name: str, every: int) -> Task:
-        """The bound, thinned or not; a leave-one-out objective of an excerpt."""
+        """The bound, thinned or not; a leave-one-out objective of an contiguous_sample."""
         if name != "thinned":
-            part = evenly(self.excerpt, LEFT_OUT_SIZE)
+            part = sample_segments(self.contiguous_sample, LEFT_OUT_SIZE)
             return Task.of(part, self.noise, name, every, self.scales)
         bound = self.bound if every == 1 else self._thinned(every)
-        part = self.sample if every == 1 else sample(self.fleet, self.summary, SAMPLE_SIZE, every)
+        part = self.sample if every == 1 else sample(self.dataset, self.summary, SAMPLE_SIZE, every)
         steps = ladder(part, self.noise, LARGEST_EXACT_SAMPLE)
         between = []
         if 2 * len(part) < self.summary.n_states / every:
-            between.append(Bound([open_fleet(part, self.noise)], self.choice, part.n_rows))
+            between.append(Bound([open_dataset(part, self.noise)], self.choice, part.n_rows))
         if len(bound.parts) > 1:
             between.append(Bound(bound.parts[:1], self.choice, bound.n_rows))
         prior = Prior(self.scales.variance, self.scales.spread) if every > 1 else None
@@ -271,28 +271,28 @@ class Sparse:
     @cached_property
     def bound(self) -> Bound:
         """Bound of all rewards."""
-        return Bound([self.fleet], self.choice, self.summary.n_rows)
+        return Bound([self.dataset], self.choice, self.summary.n_rows)
 
     def _thinned(self, every: int) -> Bound:
         offsets = objectives.offsets(self.summary.n_states, self.summary.longest, every)
-        parts = [self.fleet.changed(every=every, offset=offset) for offset in offsets]
+        parts = [self.dataset.changed(every=every, offset=offset) for offset in offsets]
         return Bound(parts, self.choice, round(self.summary.n_rows / every))
 
     @contextmanager
     def reporting_to(self, watch: Watch | None) -> Iterator[None]:
         """While this lasts, `watch` is told of passes over all of the data."""
         if watch is not None:
-            self.fleet.hands.on_shard = lambda done, n_shards: watch.passed(done, n_shards, self.summary.n_rows)
+            self.dataset.backend.on_shard = lambda done, n_shards: watch.passed(done, n_shards, self.summary.n_rows)
         try:
             yield
         finally:
-            self.fleet.hands.on_shard = None
+            self.dataset.backend.on_shard = None
 
     def condition(self, model: Model, every: int) -> sparse.Posterior:
         """Posterior of `model` at noise `every`·σ²: one pass for the weights, one for the noise."""
         fixed = self.bound.kept(model)
         [seen] = fixed.statistics(model)
-        return self._posterior(model, every, fixed.basis(model, whitened=True), seen, self.fleet)
+        return self._posterior(model, every, fixed.basis(model, whitened=True), seen, self.dataset)
 
     def _posterior(
         self,
@@ -300,42 +300,42 @@ class Sparse:
         every: int,
         basis: sparse.Basis,
         seen: sparse.Statistics,
-        fleet: Fleet,
+        dataset: ShardedDataset,
         before: Array | None = None,
     ) -> sparse.Posterior:
         solution = sparse.Solution.of(model.with_noise(every * model.noise_variance), basis, seen)
-        moments: Array = fleet.sum(sparse.noise_moments, basis, solution.weights)
+        moments: Array = dataset.sum(sparse.noise_moments, basis, solution.weights)
         moments = moments if before is None else before + moments
         return sparse.Posterior(solution, moments, self.variance)
 
     def evidence(self, model: Model, subset: Array | None) -> Evidence:
         """Bound on the log marginal likelihood of all rewards."""
         assert subset is not None
-        return FixedBound([self.fleet], subset, self.summary.n_rows).evidence(model)
+        return FixedBound([self.dataset], subset, self.summary.n_rows).evidence(model)
 
     def evidence_and_gradient(self, model: Model, subset: Array | None) -> tuple[Evidence, Array]:
         """The same, and the gradient of minus it."""
         assert subset is not None
-        fixed = FixedBound([self.fleet], subset, self.summary.n_rows)
+        fixed = FixedBound([self.dataset], subset, self.summary.n_rows)
         return fixed.evidence(model), fixed(model)[1]
 
     def with_inputs(self, inputs: NDArray[np.int64]) -> Sparse:
         """The same data seen through other inputs."""
-        return replace(self, fleet=self.fleet.changed(inputs=inputs), inputs=inputs)
+        return replace(self, dataset=self.dataset.changed(inputs=inputs), inputs=inputs)
 
     def with_more(
         self, data: Any, gamma: float | None, executor: Any, before: sparse.Posterior, every: int
     ) -> tuple[Sparse, sparse.Posterior]:
         """The problem with further data, and the posterior `before` conditioned on them too; its basis stays."""
-        more = open_fleet(data, self.noise, gamma, executor)
-        summary = self.summary + survey(more, self.summary.limit, self.n_dims)
+        more = open_dataset(data, self.noise, gamma, executor)
+        summary = self.summary + summarize(more, self.summary.limit, self.n_dims)
         more = more.changed(inputs=self.inputs)
         model = before.solution.model.with_noise(before.solution.model.noise_variance / every)
         basis = before.solution.basis
         seen = before.solution.statistics + more.sum(sparse.statistics, basis)
         posterior = self._posterior(model, every, basis, seen, more, before.noise_moments)
         still_exact = self.is_exact and summary.n_distinct == self.summary.n_distinct  # no state is new
-        return replace(self, fleet=self.fleet + more, summary=summary, is_exact=still_exact), posterior
+        return replace(self, dataset=self.dataset + more, summary=summary, is_exact=still_exact), posterior
 
 
 def open_problem(
@@ -365,8 +365,8 @@ def open_problem(
     actions : NoActions, Discrete or Box
         What the last columns of states say about an action.
     """
-    fleet = open_fleet(data, noise, gamma, executor)
-    summary = survey(fleet, limit=max(subset_size, EXACT_SIZE))
+    dataset = open_dataset(data, noise, gamma, executor)
+    summary = summarize(dataset, limit=max(subset_size, EXACT_SIZE))
     if summary.n_terminated == 0 and summary.largest_loss == 0.0:
         raise ValueError(
             "gamma is 1 and no episode terminates: the value is a sum without end. "
@@ -374,18 +374,18 @@ def open_problem(
         )
     few = summary.n_distinct <= (subset_size if method == "sparse" else EXACT_SIZE)
     if method == "exact" or ((few or (method == "auto" and summary.n_states <= EXACT_SIZE)) and _fits(summary)):
-        whole = data if isinstance(data, Trajectories) else joined(recipe.source.load() for recipe in fleet.recipes)
+        whole = data if isinstance(data, Trajectories) else concatenate(spec.source.load() for spec in dataset.specs)
         return Exact(whole, noise, np.arange(whole.n_dims), actions)
-    return Sparse.of(fleet, summary, noise, subset_size, tolerance, variance, actions)
+    return Sparse.of(dataset, summary, noise, subset_size, tolerance, variance, actions)
 
 
-def open_fleet(data: Any, noise: Noise, gamma: float | None = None, executor: Any = None) -> Fleet:
-    """`data` as shards, with hands to pass over them."""
+def open_dataset(data: Any, noise: Noise, gamma: float | None = None, executor: Any = None) -> ShardedDataset:
+    """`data` as shards, with backend to pass over them."""
     sources = Sources.of(data, gamma)
-    return Fleet([Recipe(source, noise) for source in sources], hands_for(executor), (sources,))
+    return ShardedDataset([ShardSpec(source, noise) for source in sources], make_backend(executor), (sources,))
 
 
-def _fits(summary: Summary) -> bool:
+def _fits(summary: DatasetSummary) -> bool:
     """Whether all data, and a matrix of all pairs of what will be their distinct states, fit into memory."""
     free = available_bytes()
     n = summary.n_states

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gptd_rl.data.trajectories import Trajectories
-from gptd_rl.estimators.engines import open_fleet
+from gptd_rl.estimators.engines import open_dataset
 from gptd_rl.estimators.gptd import GPTD
 from gptd_rl.inference import sparse
 from gptd_rl.selection.bound import Bound, Choice
@@ -201,7 +201,7 @@ class Conditioned:
         candidates = np.unique(data.states, axis=0)
         picked = np.linspace(0, len(candidates) - 1, min(N_CANDIDATES, len(candidates))).round().astype(int)
         choice = Choice(candidates[picked], size, None)
-        bound = Bound([open_fleet(data, "stochastic")], choice, data.n_rows)
+        bound = Bound([open_dataset(data, "stochastic")], choice, data.n_rows)
         return cls(v, bound.at(v.model_).basis(v.model_, whitened=True), mean)
 
     def __call__(self, data: Trajectories) -> Values:
@@ -213,9 +213,9 @@ class Conditioned:
         return lambda states: mean(states) + process(states)
 
     def _process(self, data: Trajectories) -> Values:
-        model, fleet = self.v.model_, open_fleet(data, "stochastic")
+        model, dataset = self.v.model_, open_dataset(data, "stochastic")
         noisy = model.with_noise(self.v.thinning_ * model.noise_variance)
-        solution = sparse.Solution.of(noisy, self.basis, fleet.sum(sparse.statistics, self.basis))
+        solution = sparse.Solution.of(noisy, self.basis, dataset.sum(sparse.statistics, self.basis))
         return sparse.Posterior(solution, np.zeros(0), "projected_process").mean
 
 

@@ -15,7 +15,7 @@ import numpy as np
 
 from gptd_rl import linalg
 from gptd_rl.inference.model import NOISE, Model, pack_gradient
-from gptd_rl.temporal.targets import Observations
+from gptd_rl.temporal.targets import Targets
 from gptd_rl.types import Array
 
 # States predicted at a time: bounds the memory of a prediction to CHUNK·n.
@@ -46,15 +46,15 @@ class Evidence:
         return Evidence(self.complexity + other.complexity, self.data_fit + other.data_fit, self.n_rows + other.n_rows)
 
 
-def covariance(model: Model, seen: Observations, scratch: Array | None = None) -> Array:
+def covariance(model: Model, seen: Targets, scratch: Array | None = None) -> Array:
     """Lower triangle of S = FᵀKF + σ²I, of shape (q, q); in `scratch`, of shape (u, u), where that can be."""
-    S = seen.operator.observe_covariance(model.kernel.lower(seen.states, scratch))
+    S = seen.operator.project_covariance(model.kernel.lower(seen.states, scratch))
     S = np.ascontiguousarray(S)
     S.flat[:: len(S) + 1] += model.noise_variance
     return S
 
 
-def factorise(model: Model, seen: Observations, scratch: Array | None = None) -> Array:
+def factorise(model: Model, seen: Targets, scratch: Array | None = None) -> Array:
     """Cholesky factor of S, of shape (q, q)."""
     parts = seen.parts(model.kernel)
     if len(parts) == 1:
@@ -65,46 +65,46 @@ def factorise(model: Model, seen: Observations, scratch: Array | None = None) ->
     return L
 
 
-def evidence(model: Model, seen: Observations, scratch: Array | None = None) -> Evidence:
+def evidence(model: Model, seen: Targets, scratch: Array | None = None) -> Evidence:
     """Log marginal likelihood of the rewards."""
     return reduce(add, (_solve(model, part, _room(scratch, part))[0] for _, part in seen.parts(model.kernel)))
 
 
-def evidence_and_gradient(model: Model, seen: Observations, scratch: Array | None = None) -> tuple[Evidence, Array]:
+def evidence_and_gradient(model: Model, seen: Targets, scratch: Array | None = None) -> tuple[Evidence, Array]:
     """Log marginal likelihood, and the gradient of *minus* it with respect to θ."""
     values, gradients = [], []
     for _, part in seen.parts(model.kernel):
         value, L, w = _solve(model, part, _room(scratch, part))
         # ∂(−log p)/∂S = ½(S⁻¹ − wwᵀ)
         A = linalg.add_outer_in_place(linalg.inverse_in_place(L), -1.0, w)
-        # The scatter and the left-over rows see the noise only.
-        left_over = part.n_left_over - part.scatter / model.noise_variance
+        # The within_visit_ss and the left-over rows see the noise only.
+        left_over = part.n_merged_rows - part.within_visit_ss / model.noise_variance
         values.append(value)
         gradients.append(0.5 * gradient(model, part, A, left_over))
     return reduce(add, values), np.sum(gradients, axis=0)
 
 
-def _solve(model: Model, seen: Observations, scratch: Array | None) -> tuple[Evidence, Array, Array]:
+def _solve(model: Model, seen: Targets, scratch: Array | None) -> tuple[Evidence, Array, Array]:
     """Evidence, the factor of S and w = S⁻¹y, of shape (q,)."""
     L = factorise(model, seen, scratch)
     w = linalg.solve(L, seen.targets)
     return _evidence(model, seen, L, w), L, w
 
 
-def _room(scratch: Array | None, part: Observations) -> Array | None:
+def _room(scratch: Array | None, part: Targets) -> Array | None:
     """As much of `scratch` as a part needs."""
     u = len(part.states)
     return scratch if scratch is None or len(scratch) == u else scratch.reshape(-1)[: u * u].reshape(u, u)
 
 
-def gradient(model: Model, seen: Observations, A: Array, beside: float = 0.0) -> Array:
+def gradient(model: Model, seen: Targets, A: Array, beside: float = 0.0) -> Array:
     """∂L/∂θ from A = ∂L/∂S (lower triangle, overwritten); `beside` is what ∂L/∂log σ² gets apart from S."""
     noise = model.noise_variance * float(np.trace(A)) + beside
-    by_value = seen.operator.spread_gradient(A)  # ∂L/∂K = F A Fᵀ  [u, u]
+    by_value = seen.operator.pull_back(A)  # ∂L/∂K = F A Fᵀ  [u, u]
     return pack_gradient(model.kernel.contract_lower(by_value, seen.states), noise)
 
 
-def fisher_information(model: Model, seen: Observations, step: float = 1e-4) -> Array:
+def fisher_information(model: Model, seen: Targets, step: float = 1e-4) -> Array:
     """Expected curvature of −log p(r) at θ, of shape (P, P): ½ tr(S⁻¹ ∂S/∂θ_i S⁻¹ ∂S/∂θ_j).
 
     One ∂S/∂θ_i at a time, by central differences; contracting it gives a whole row. Meant for small samples: it
@@ -121,7 +121,7 @@ def fisher_information(model: Model, seen: Observations, step: float = 1e-4) -> 
         derivative = linalg.symmetrise_in_place(derivative)
         rows.append(gradient(model, seen, 0.5 * (inverse @ derivative @ inverse)))
     information = np.array(rows)
-    information[NOISE, NOISE] += 0.5 * seen.n_left_over
+    information[NOISE, NOISE] += 0.5 * seen.n_merged_rows
     return 0.5 * (information + information.T)
 
 
@@ -131,10 +131,10 @@ def _moved(model: Model, i: int, step: float) -> Model:
     return model.with_theta(theta)
 
 
-def _evidence(model: Model, seen: Observations, L: Array, w: Array) -> Evidence:
+def _evidence(model: Model, seen: Targets, L: Array, w: Array) -> Evidence:
     noise = model.noise_variance
-    log_det = linalg.log_det(L) + seen.n_left_over * np.log(noise)
-    fit = float(seen.targets @ w) + seen.scatter / noise
+    log_det = linalg.log_det(L) + seen.n_merged_rows * np.log(noise)
+    fit = float(seen.targets @ w) + seen.within_visit_ss / noise
     return Evidence(0.5 * log_det + seen.log_jacobian, 0.5 * fit, seen.n_rows)
 
 
@@ -143,16 +143,16 @@ class Posterior:
     """What the rewards say about values: paper eqs. (9) and (10), and an interval with the noise as it really is."""
 
     model: Model
-    seen: Observations
+    seen: Targets
     L: Array  # factor of S  [q, q]
     weights: Array  # α = F S⁻¹ y  [u]
     squared_errors: Array  # δ_t², squared TD errors of the posterior mean  [n]
 
     @classmethod
-    def condition(cls, model: Model, seen: Observations) -> Posterior:
+    def condition(cls, model: Model, seen: Targets) -> Posterior:
         """Condition the prior `model` on the rewards `seen`."""
         L = factorise(model, seen)
-        weights = seen.operator.spread(linalg.solve(L, seen.targets))
+        weights = seen.operator.matvec(linalg.solve(L, seen.targets))
         mean = _mean(model, seen, weights, seen.states)
         at_visits = mean if seen.visits is None else mean[seen.visits]
         # δ = r − H V̂
@@ -178,7 +178,7 @@ class Posterior:
     def covariance(self, states: Array) -> Array:
         """Posterior covariance of V between all pairs of states, of shape (m, m)."""
         K = self.model.kernel(states)
-        half = linalg.half_solve(self.L, self.seen.operator.observe(self.model.kernel(self.seen.states, states)))
+        half = linalg.half_solve(self.L, self.seen.operator.rmatvec(self.model.kernel(self.seen.states, states)))
         # paper eq. (10) for pairs: k(x, x') − k(x)ᵀF S⁻¹ Fᵀk(x')
         covariance = K - half.T @ half
         # What the subtraction leaves uncertain, as in `_variance`.
@@ -197,7 +197,7 @@ class Posterior:
 
     def _variance(self, states: Array) -> tuple[Array, Array]:
         prior = self.model.kernel.diagonal(states)
-        f = self.seen.operator.observe(self.model.kernel(self.seen.states, states))  # Fᵀk*  [q, m]
+        f = self.seen.operator.rmatvec(self.model.kernel(self.seen.states, states))  # Fᵀk*  [q, m]
         half = linalg.half_solve(self.L, f)
         # paper eq. (10): k** − k*ᵀF S⁻¹ Fᵀk*
         variance = prior - np.einsum("qm,qm->m", half, half)
@@ -213,7 +213,7 @@ class Posterior:
         return np.maximum(prior_left_open, 0.0) + self.squared_errors @ (u * u)
 
 
-def _mean(model: Model, seen: Observations, weights: Array, states: Array) -> Array:
+def _mean(model: Model, seen: Targets, weights: Array, states: Array) -> Array:
     # paper eq. (9): k*ᵀα
     return in_chunks(lambda x: model.kernel(x, seen.states) @ weights, states)
 

@@ -16,7 +16,7 @@ from gptd_rl.inference.inducing import incomplete_cholesky, independent
 from gptd_rl.inference.model import Model
 from gptd_rl.inference.sparse import Basis, Solution, Statistics
 from gptd_rl.selection.objectives import Objective
-from gptd_rl.sharding.dataset import Fleet
+from gptd_rl.sharding.dataset import ShardedDataset
 from gptd_rl.types import Array
 
 # A basis state is left out where the others explain all but this share of its variance.
@@ -57,7 +57,7 @@ class Choice:
 class Bound:
     """−bound on log p(r) and its gradient, averaged over parts of the data, as `MarginalLikelihood` is."""
 
-    def __init__(self, parts: Sequence[Fleet], choice: Choice, n_rows: int) -> None:
+    def __init__(self, parts: Sequence[ShardedDataset], choice: Choice, n_rows: int) -> None:
         self.parts = tuple(parts)
         self.choice = choice
         self.n_rows = n_rows  # of a part
@@ -93,7 +93,7 @@ class Bound:
 class FixedBound:
     """The bound with basis states that stay, smooth in θ."""
 
-    def __init__(self, parts: Sequence[Fleet], states: Array, n_rows: int) -> None:
+    def __init__(self, parts: Sequence[ShardedDataset], states: Array, n_rows: int) -> None:
         self.parts, self.states, self.n_rows = tuple(parts), states, n_rows
         self._last: tuple[bytes, tuple[float, Array]] | None = None
         self._seen: tuple[bytes, list[Statistics]] | None = None

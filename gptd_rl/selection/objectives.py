@@ -21,7 +21,7 @@ from gptd_rl import linalg
 from gptd_rl.data.trajectories import Trajectories
 from gptd_rl.inference import exact
 from gptd_rl.inference.model import Model, pack_gradient
-from gptd_rl.temporal.targets import Observations
+from gptd_rl.temporal.targets import Targets
 from gptd_rl.types import Array
 
 Objective = Callable[[Model], tuple[float, Array]]
@@ -39,7 +39,7 @@ class MarginalLikelihood:
     Keeps one buffer, since fresh memory costs time.
     """
 
-    def __init__(self, *parts: Observations) -> None:
+    def __init__(self, *parts: Targets) -> None:
         self.parts = parts
         self._memory = np.empty(max(len(part.states) for part in parts) ** 2)
 
@@ -56,7 +56,7 @@ class MarginalLikelihood:
         """Evidence with its complexity and fit, averaged over the parts."""
         return exact.Evidence.mean([exact.evidence(model, part, self._scratch(part)) for part in self.parts])
 
-    def _scratch(self, part: Observations) -> Array:
+    def _scratch(self, part: Targets) -> Array:
         n = len(part.states)
         return self._memory[: n * n].reshape(n, n)
 
@@ -129,18 +129,18 @@ class LeftOut:
         return np.array([float(self.residuals[g] @ self.residuals[g]) for g in self.groups])
 
 
-def visit_groups(seen: Observations) -> list[NDArray[np.int64]]:
+def visit_groups(seen: Targets) -> list[NDArray[np.int64]]:
     """Each target a group of its own."""
     return [np.array([i]) for i in np.flatnonzero(seen.H.has_row)]
 
 
-def episode_groups(seen: Observations) -> list[NDArray[np.int64]]:
+def episode_groups(seen: Targets) -> list[NDArray[np.int64]]:
     """The targets of each segment as a group."""
     rows = np.flatnonzero(seen.H.has_row)
     return np.split(rows, np.flatnonzero(np.diff(seen.H.segment_of[rows])) + 1)
 
 
-def leave_out(seen: Observations, groups: Sequence[NDArray[np.int64]]) -> Objective:
+def leave_out(seen: Targets, groups: Sequence[NDArray[np.int64]]) -> Objective:
     """Minus the log density of each target given all other groups; one visit or one episode a group.
 
     Marginal densities of single targets, not the joint density of an episode: a joint density would again reward a
@@ -170,7 +170,7 @@ def leave_out(seen: Observations, groups: Sequence[NDArray[np.int64]]) -> Object
     return objective
 
 
-def predict_left_out(model: Model, seen: Observations, groups: Sequence[NDArray[np.int64]]) -> LeftOut:
+def predict_left_out(model: Model, seen: Targets, groups: Sequence[NDArray[np.int64]]) -> LeftOut:
     """Predict each group's targets from all other groups'."""
     P, w = _inverse(model, seen)
     residuals, variances = np.zeros_like(w), np.zeros_like(w)
@@ -180,7 +180,7 @@ def predict_left_out(model: Model, seen: Observations, groups: Sequence[NDArray[
     return LeftOut(residuals, variances, groups)
 
 
-def _inverse(model: Model, seen: Observations) -> tuple[Array, Array]:
+def _inverse(model: Model, seen: Targets) -> tuple[Array, Array]:
     L = exact.factorise(model, seen)
     w = linalg.solve(L, seen.targets)
     return linalg.symmetrise_in_place(linalg.inverse_in_place(L)), w

@@ -25,7 +25,7 @@ from gptd_rl.selection import objectives
 from gptd_rl.selection.objectives import MarginalLikelihood, Objective, Prior
 from gptd_rl.selection.optimise import Function, Optimum, lbfgs, quasi_newton
 from gptd_rl.selection.scales import Scales
-from gptd_rl.temporal.targets import Noise, Observations, observe
+from gptd_rl.temporal.targets import Noise, Targets, build_targets
 from gptd_rl.types import Array
 
 # Searches explore on about this many states before they touch more.
@@ -134,7 +134,7 @@ class Coordinates:
 
         return f
 
-    def curvature(self, x: Array, seen: Observations) -> Array:
+    def curvature(self, x: Array, seen: Targets) -> Array:
         """Fisher information of `seen` at `x`, with a ridge of a tenth of a nat."""
         information = exact.fisher_information(self.unpack(x), seen)[np.ix_(self.free, self.free)]
         slope = self._slope(x)
@@ -156,21 +156,21 @@ class Task:
     objective: Objective
     evidence: Callable[[Model], exact.Evidence]  # of the data as the objective sees them
     n_rows: int  # rewards that the objective weighs
-    ladder: tuple[Observations, ...]  # about COARSE_SIZE states, then twice as many each time
+    ladder: tuple[Targets, ...]  # about COARSE_SIZE states, then twice as many each time
     prior: Prior | None = None
-    merged: Observations | None = None  # all of the data, where repeated states make them small
+    merged: Targets | None = None  # all of the data, where repeated states make them small
     between: tuple[tuple[Objective, int], ...] = ()  # further steps from the ladder to all data, with their rows
 
     @classmethod
     def of(cls, data: Trajectories, noise: Noise, name: str, every: int, scales: Scales) -> Task:
         """Prepare the objective called `name` (with thinning `every`) for `data`."""
         if name in ("loo", "leave_one_episode_out"):
-            whole = observe(data, noise, merge=False)
+            whole = build_targets(data, noise, merge=False)
             groups = objectives.visit_groups if name == "loo" else objectives.episode_groups
             objective = objectives.leave_out(whole, groups(whole))
             return cls(objective, partial(exact.evidence, seen=whole), data.n_rows, ladder(data, noise))
         parts = objectives.thinned_parts(data, every)
-        seen = tuple(observe(part, noise) for part in parts)
+        seen = tuple(build_targets(part, noise) for part in parts)
         objective = MarginalLikelihood(*seen)
         n_rows = round(np.mean([s.n_rows for s in seen]))
         # By rows, not by distinct states: many visits make a steep landscape in which far starts get lost.
@@ -184,12 +184,12 @@ class Task:
         return objective if self.prior is None else self.prior.added_to(objective)
 
 
-def ladder(data: Trajectories, noise: Noise, largest: int | None = None) -> tuple[Observations, ...]:
+def ladder(data: Trajectories, noise: Noise, largest: int | None = None) -> tuple[Targets, ...]:
     """Samples of about COARSE_SIZE states, then of twice as many each time, up to `largest` or half of the data."""
     sizes = [COARSE_SIZE]
     while 4 * sizes[-1] <= len(data) and (largest is None or 2 * sizes[-1] <= largest):
         sizes.append(2 * sizes[-1])
-    return tuple(observe(coarsen(data, size), noise) for size in sizes)
+    return tuple(build_targets(coarsen(data, size), noise) for size in sizes)
 
 
 def coarsen(data: Trajectories, size: int) -> Trajectories:

@@ -17,7 +17,7 @@ from gptd_rl.data.trajectories import Trajectories
 from gptd_rl.inference.model import Model
 from gptd_rl.selection import objectives
 from gptd_rl.selection.scales import Scales
-from gptd_rl.temporal.targets import Noise, Observations, observe
+from gptd_rl.temporal.targets import Noise, Targets, build_targets
 from gptd_rl.types import Array
 
 # Leave-one-episode-out looks at about this many states.
@@ -91,7 +91,7 @@ def choose(data: Trajectories, noise: Noise, select: Select) -> tuple[Trial | No
     *smaller, largest = candidates(part)
     if not smaller:
         return None, []
-    seen = observe(part, noise, merge=False)
+    seen = build_targets(part, noise, merge=False)
     last = _try(largest, part, seen, select)
     if last.noise_share < NEGLIGIBLE_NOISE:
         return None, [last]
@@ -100,7 +100,7 @@ def choose(data: Trajectories, noise: Noise, select: Select) -> tuple[Trial | No
     return next(t for t in reversed(trials) if _as_good(t, best)), trials
 
 
-def _try(every: int, part: Trajectories, seen: Observations, select: Select) -> Trial:
+def _try(every: int, part: Trajectories, seen: Targets, select: Select) -> Trial:
     model = select(part, every)
     groups = objectives.episode_groups(seen)
     left_out = objectives.predict_left_out(model.with_noise(every * model.noise_variance), seen, groups)

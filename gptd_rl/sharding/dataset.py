@@ -1,11 +1,11 @@
-"""Passing over shards with many hands: threads here, processes, or the machines of a Dask cluster.
+"""Map functions over data shards with threads, processes or Dask.
 
-A pass is a function of a `Shard` and of a few small arguments. `Fleet.map` has it done for every shard and hands the
-results back *in the order of the shards*: sums then do not depend on who was first, nor on what the hands are.
+A shard function takes a `Shard` and a few small arguments. `ShardedDataset.map` runs it on every shard and yields the
+results *in the order of the shards*, so that sums depend neither on timing nor on the backend.
 
-Shards stay where they are worked on. Threads share this process's memory; worker processes load a shard when they first
-meet it and keep it; on a Dask cluster each is a future that lives on a worker. What travels are the model and the m×m
-results. A shard that goes down with its Dask worker is placed anew, and its pass is done again.
+Shards stay where they are worked on. Threads share this process's memory; worker processes load a shard at first use
+and keep it; on a Dask cluster each is a future that lives on a worker. What travels are the model and the m×m results.
+A shard that is lost with its Dask worker is placed anew, and the function is run on it again.
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ from gptd_rl.sharding.sources import File, InMemory, Source
 from gptd_rl.temporal.shards import Shard
 from gptd_rl.temporal.targets import Noise
 
-Pass = Callable[..., Any]
+ShardFunction = Callable[..., Any]
 
 # How often a shard is placed anew before its loss counts as a failure.
 ATTEMPTS = 5
 
 
 @dataclass(frozen=True, eq=False)
-class Recipe:
+class ShardSpec:
     """How to make a shard ready: from where, which inputs, thinned how."""
 
     source: Source
@@ -82,14 +82,14 @@ class Cache:
         """A copy is empty."""
         return Cache, (self.limit,)
 
-    def get(self, recipe: Recipe) -> Shard | None:
-        """The shard of a recipe, prepared now or before."""
-        key = recipe.key
+    def get(self, spec: ShardSpec) -> Shard | None:
+        """The shard of a spec, prepared now or before."""
+        key = spec.key
         with self._lock:
             if key in self._kept:
                 self._kept.move_to_end(key)
                 return self._kept[key]
-        shard = recipe.prepare()
+        shard = spec.prepare()
         with self._lock:
             self._kept[key] = shard
             while len(self._kept) > 1 and sum(s.nbytes for s in self._kept.values() if s is not None) > self.limit:
@@ -97,46 +97,46 @@ class Cache:
         return shard
 
 
-class Fleet:
-    """Some data in shards, and the hands that pass over them.
+class ShardedDataset:
+    """Some data in shards, and the backend that pass over them.
 
     Parameters
     ----------
-    recipes : sequence of Recipe
-    hands : Threads, Processes or Dask
+    specs : sequence of ShardSpec
+    backend : Threads, Processes or Dask
     owners : tuple
-        What must live as long as the fleet, such as a temporary folder.
+        What must live as long as the dataset, such as a temporary folder.
     """
 
-    def __init__(self, recipes: Sequence[Recipe], hands: Hands, owners: tuple[Any, ...] = ()) -> None:
-        self.recipes = tuple(recipes)
-        self.hands = hands
+    def __init__(self, specs: Sequence[ShardSpec], backend: Backend, owners: tuple[Any, ...] = ()) -> None:
+        self.specs = tuple(specs)
+        self.backend = backend
         self.owners = owners
 
-    def __add__(self, other: Fleet) -> Fleet:
-        """Both data, passed over by the hands of the first."""
-        return Fleet(self.recipes + other.recipes, self.hands, self.owners + other.owners)
+    def __add__(self, other: ShardedDataset) -> ShardedDataset:
+        """Both data, passed over by the backend of the first."""
+        return ShardedDataset(self.specs + other.specs, self.backend, self.owners + other.owners)
 
-    def map(self, function: Pass, *arguments: Any) -> Iterator[Any]:
+    def map(self, function: ShardFunction, *arguments: Any) -> Iterator[Any]:
         """`function(shard, *arguments)` of every shard that is not empty, in their order."""
-        tell = self.hands.on_shard or (lambda done, n_shards: None)
-        tell(0, len(self.recipes))
-        for done, result in enumerate(self.hands.map(function, self.recipes, arguments), start=1):
-            tell(done, len(self.recipes))
+        tell = self.backend.on_shard or (lambda done, n_shards: None)
+        tell(0, len(self.specs))
+        for done, result in enumerate(self.backend.map(function, self.specs, arguments), start=1):
+            tell(done, len(self.specs))
             if result is not None:
                 yield result
 
-    def sum(self, function: Pass, *arguments: Any) -> Any:
+    def sum(self, function: ShardFunction, *arguments: Any) -> Any:
         """Add up the results of `map`, in the order of the shards."""
         return reduce(add, self.map(function, *arguments))
 
-    def changed(self, **changes: Any) -> Fleet:
+    def changed(self, **changes: Any) -> ShardedDataset:
         """The same data with other inputs, or thinned."""
-        return Fleet([replace(recipe, **changes) for recipe in self.recipes], self.hands, self.owners)
+        return ShardedDataset([replace(spec, **changes) for spec in self.specs], self.backend, self.owners)
 
 
-def hands_for(executor: Any) -> Hands:
-    """Hands that use `executor`: none for threads of our own, else one of `concurrent.futures`, or Dask's client."""
+def make_backend(executor: Any) -> Backend:
+    """Backend that use `executor`: none for threads of our own, else one of `concurrent.futures`, or Dask's client."""
     if executor is None or isinstance(executor, ThreadPoolExecutor):
         return Threads(executor)
     client = getattr(executor, "_client", executor)
@@ -150,23 +150,23 @@ def hands_for(executor: Any) -> Hands:
     return Processes(executor)
 
 
-class Hands:
+class Backend:
     """Who does a pass over many shards."""
 
-    n_hands: int
+    n_workers: int
     on_shard: Callable[[int, int], None] | None = None  # told of shards done, of how many
 
     def __reduce__(self) -> tuple[Any, ...]:
         """A copy of a model cannot share an executor: it has threads."""
         return Threads, (None,)
 
-    def map(self, function: Pass, recipes: Sequence[Recipe], arguments: tuple[Any, ...]) -> Iterator[Any]:
-        """Results in the order of the recipes; only a few more than there are hands are under way at a time."""
+    def map(self, function: ShardFunction, specs: Sequence[ShardSpec], arguments: tuple[Any, ...]) -> Iterator[Any]:
+        """Results in the order of the specs; only a few more than there are backend are under way at a time."""
         under_way: deque[Future[Any]] = deque()
         try:
-            for recipe in recipes:
-                under_way.append(self.submit(function, recipe, arguments))
-                if len(under_way) > 2 * self.n_hands:
+            for spec in specs:
+                under_way.append(self.submit(function, spec, arguments))
+                if len(under_way) > 2 * self.n_workers:
                     yield under_way.popleft().result()
             while under_way:
                 yield under_way.popleft().result()
@@ -176,7 +176,7 @@ class Hands:
             for future in under_way:
                 future.cancel()
 
-    def submit(self, function: Pass, recipe: Recipe, arguments: tuple[Any, ...]) -> Future[Any]:
+    def submit(self, function: ShardFunction, spec: ShardSpec, arguments: tuple[Any, ...]) -> Future[Any]:
         """Have a pass done over one shard."""
         raise NotImplementedError
 
@@ -190,106 +190,106 @@ def _submit(executor: Executor, *task: Any) -> Future[Any]:
         raise RuntimeError(f"the executor takes no more work ({error}): give fit a running one.") from error
 
 
-class Threads(Hands):
+class Threads(Backend):
     """Threads of this process: NumPy and BLAS let go of the interpreter while they work."""
 
     def __init__(self, executor: ThreadPoolExecutor | None) -> None:
-        self.n_hands = _n_cores() if executor is None else executor._max_workers
+        self.n_workers = _n_cores() if executor is None else executor._max_workers
         self._given = executor
         self._cache = Cache(0.25 * _memory())
 
-    def map(self, function: Pass, recipes: Sequence[Recipe], arguments: tuple[Any, ...]) -> Iterator[Any]:
+    def map(self, function: ShardFunction, specs: Sequence[ShardSpec], arguments: tuple[Any, ...]) -> Iterator[Any]:
         """Results in order; one BLAS thread for each of ours, but all of them for a single shard."""
-        if self._given is None and (len(recipes) == 1 or self.n_hands == 1):
-            for recipe in recipes:
-                yield self._work(function, recipe, arguments)
+        if self._given is None and (len(specs) == 1 or self.n_workers == 1):
+            for spec in specs:
+                yield self._work(function, spec, arguments)
             return
-        own = ThreadPoolExecutor(self.n_hands) if self._given is None else nullcontext(self._given)
+        own = ThreadPoolExecutor(self.n_workers) if self._given is None else nullcontext(self._given)
         with threadpool_limits(1), own as self._pool:
-            yield from super().map(function, recipes, arguments)
+            yield from super().map(function, specs, arguments)
 
-    def submit(self, function: Pass, recipe: Recipe, arguments: tuple[Any, ...]) -> Future[Any]:
+    def submit(self, function: ShardFunction, spec: ShardSpec, arguments: tuple[Any, ...]) -> Future[Any]:
         """Hand it to a thread."""
-        return _submit(self._pool, self._work, function, recipe, arguments)
+        return _submit(self._pool, self._work, function, spec, arguments)
 
-    def _work(self, function: Pass, recipe: Recipe, arguments: tuple[Any, ...]) -> Any:
-        shard = self._cache.get(recipe)
+    def _work(self, function: ShardFunction, spec: ShardSpec, arguments: tuple[Any, ...]) -> Any:
+        shard = self._cache.get(spec)
         return None if shard is None else function(shard, *arguments)
 
 
-class Processes(Hands):
+class Processes(Backend):
     """Any other executor. Its workers read shards from files, so trajectories in memory are written to some first."""
 
     def __init__(self, executor: Executor) -> None:
-        self.n_hands = getattr(executor, "_max_workers", None) or _n_cores()
+        self.n_workers = getattr(executor, "_max_workers", None) or _n_cores()
         self._executor = executor
         self._folder = TemporaryFolder()
         self._written: dict[str, File] = {}
 
-    def submit(self, function: Pass, recipe: Recipe, arguments: tuple[Any, ...]) -> Future[Any]:
-        """Send the recipe, not the data."""
-        source = recipe.source
+    def submit(self, function: ShardFunction, spec: ShardSpec, arguments: tuple[Any, ...]) -> Future[Any]:
+        """Send the spec, not the data."""
+        source = spec.source
         if isinstance(source, InMemory):
             if source.key not in self._written:
                 path = source.data.save(self._folder.path / f"{source.key}.npz")
                 self._written[source.key] = File(str(path), source.name, source.key)
-            recipe = replace(recipe, source=self._written[source.key])
-        return _submit(self._executor, _work_in_process, function, recipe, arguments)
+            spec = replace(spec, source=self._written[source.key])
+        return _submit(self._executor, _work_in_process, function, spec, arguments)
 
 
 _of_this_process: Cache | None = None
 
 
-def _work_in_process(function: Pass, recipe: Recipe, arguments: tuple[Any, ...]) -> Any:
+def _work_in_process(function: ShardFunction, spec: ShardSpec, arguments: tuple[Any, ...]) -> Any:
     global _of_this_process
     if _of_this_process is None:
         _of_this_process = Cache(0.25 * _memory() / _n_cores())
-    shard = _of_this_process.get(recipe)
+    shard = _of_this_process.get(spec)
     with threadpool_limits(1):
         return None if shard is None else function(shard, *arguments)
 
 
-class Dask(Hands):
+class Dask(Backend):
     """A Dask cluster: shards are futures on its workers, and the scheduler sends each pass to where its shard is."""
 
     def __init__(self, client: Any) -> None:
         if client.status != "running":
             raise RuntimeError(f"the Dask client is {client.status}: give fit a running one.")
-        self.n_hands = max(1, sum(client.nthreads().values()))
+        self.n_workers = max(1, sum(client.nthreads().values()))
         self._client = client
         self._placed: dict[str, Any] = {}
 
-    def map(self, function: Pass, recipes: Sequence[Recipe], arguments: tuple[Any, ...]) -> Iterator[Any]:
+    def map(self, function: ShardFunction, specs: Sequence[ShardSpec], arguments: tuple[Any, ...]) -> Iterator[Any]:
         """Results in order; what a lost worker took along is placed and done again."""
         import dask
 
-        todo = deque(recipes)
-        under_way: deque[tuple[Recipe, Any, int]] = deque()
+        todo = deque(specs)
+        under_way: deque[tuple[ShardSpec, Any, int]] = deque()
         # All goes through `submit`, nothing through `scatter`: the scheduler then knows how to make it again.
         with dask.config.set({"distributed.admin.large-graph-warning-threshold": "1 GiB"}):
             sent = self._client.submit(_together, *arguments, pure=False)
             while todo or under_way:
-                while todo and len(under_way) <= 2 * self.n_hands:
-                    recipe = todo.popleft()
-                    under_way.append((recipe, self._start(function, recipe, sent), 1))
-                recipe, future, attempt = under_way.popleft()
+                while todo and len(under_way) <= 2 * self.n_workers:
+                    spec = todo.popleft()
+                    under_way.append((spec, self._start(function, spec, sent), 1))
+                spec, future, attempt = under_way.popleft()
                 try:
                     result = future.result()
                 except self._losses as loss:
                     if attempt == ATTEMPTS or self._client.status != "running":
                         raise RuntimeError(
-                            f"{recipe.source.name} was lost {attempt} times on the Dask cluster: {loss}"
+                            f"{spec.source.name} was lost {attempt} times on the Dask cluster: {loss}"
                         ) from loss
-                    self._placed.pop(recipe.key, None)
+                    self._placed.pop(spec.key, None)
                     sent = self._client.submit(_together, *arguments, pure=False)
-                    under_way.appendleft((recipe, self._start(function, recipe, sent), attempt + 1))
+                    under_way.appendleft((spec, self._start(function, spec, sent), attempt + 1))
                     continue
                 yield result
 
-    def _start(self, function: Pass, recipe: Recipe, sent: Any) -> Any:
-        if recipe.key not in self._placed:
-            self._placed[recipe.key] = self._client.submit(Recipe.prepare, recipe, pure=False)
-        return self._client.submit(_work_with, function, self._placed[recipe.key], sent, pure=False)
+    def _start(self, function: ShardFunction, spec: ShardSpec, sent: Any) -> Any:
+        if spec.key not in self._placed:
+            self._placed[spec.key] = self._client.submit(ShardSpec.prepare, spec, pure=False)
+        return self._client.submit(_work_with, function, self._placed[spec.key], sent, pure=False)
 
     @property
     def _losses(self) -> tuple[type[BaseException], ...]:
@@ -303,7 +303,7 @@ def _together(*arguments: Any) -> tuple[Any, ...]:
     return arguments
 
 
-def _work_with(function: Pass, shard: Shard | None, arguments: tuple[Any, ...]) -> Any:
+def _work_with(function: ShardFunction, shard: Shard | None, arguments: tuple[Any, ...]) -> Any:
     with threadpool_limits(1):
         return None if shard is None else function(shard, *arguments)
 

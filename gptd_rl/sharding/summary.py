@@ -10,16 +10,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gptd_rl.data.trajectories import Trajectories
-from gptd_rl.sharding.dataset import Fleet, Pass
+from gptd_rl.sharding.dataset import ShardedDataset, ShardFunction
 from gptd_rl.temporal.shards import Shard
 from gptd_rl.types import Array
 
 # Steps in an unbroken stretch.
-STRETCH = 1000
+PIECE = 1000
 
 
 @dataclass(frozen=True, eq=False)
-class Summary:
+class DatasetSummary:
     """What one needs to know of all data before anything else."""
 
     n_states: int
@@ -31,19 +31,19 @@ class Summary:
     distinct: Array | None  # distinct states, unless there are more than `limit` of them
     limit: int
     n_segments: tuple[int, ...]  # of each shard
-    n_stretches: tuple[int, ...]  # of at most STRETCH steps, of each shard
+    n_pieces: tuple[int, ...]  # of at most PIECE steps, of each shard
 
     @property
     def n_distinct(self) -> float:
         """Number of distinct states; infinite if there are more than `limit`."""
         return np.inf if self.distinct is None else len(self.distinct)
 
-    def __add__(self, other: Summary) -> Summary:
+    def __add__(self, other: DatasetSummary) -> DatasetSummary:
         """Of both data."""
         known = None
         if self.distinct is not None and other.distinct is not None:
             known = distinct_up_to(np.concatenate([self.distinct, other.distinct]), self.limit)
-        return Summary(
+        return DatasetSummary(
             self.n_states + other.n_states,
             self.n_rows + other.n_rows,
             self.n_dims,
@@ -53,16 +53,16 @@ class Summary:
             known,
             self.limit,
             self.n_segments + other.n_segments,
-            self.n_stretches + other.n_stretches,
+            self.n_pieces + other.n_pieces,
         )
 
 
-def summarise(shard: Shard, limit: int) -> Summary:
+def summarize_shard(shard: Shard, limit: int) -> DatasetSummary:
     """Look at one shard."""
     data = shard.data
     inside = np.ones(len(data), dtype=bool)
     inside[data.last] = False
-    return Summary(
+    return DatasetSummary(
         len(data),
         data.n_rows,
         data.n_dims,
@@ -72,17 +72,17 @@ def summarise(shard: Shard, limit: int) -> Summary:
         distinct_up_to(data.states, limit),
         limit,
         (data.n_segments,),
-        (data.cut(STRETCH).n_segments,),
+        (data.cut(PIECE).n_segments,),
     )
 
 
-def survey(fleet: Fleet, limit: int, n_dims: int | None = None) -> Summary:
+def summarize(dataset: ShardedDataset, limit: int, n_dims: int | None = None) -> DatasetSummary:
     """Look at all shards; their states must have `n_dims` dimensions, or as many as those of the first."""
-    total: Summary | None = None
-    for recipe, part in zip(fleet.recipes, fleet.map(summarise, limit), strict=True):
+    total: DatasetSummary | None = None
+    for spec, part in zip(dataset.specs, dataset.map(summarize_shard, limit), strict=True):
         n_dims = n_dims or part.n_dims
         if part.n_dims != n_dims:
-            raise ValueError(f"{recipe.source.name}: states have {part.n_dims} dimensions; expected {n_dims}.")
+            raise ValueError(f"{spec.source.name}: states have {part.n_dims} dimensions; expected {n_dims}.")
         total = part if total is None else total + part
     assert total is not None
     return total
@@ -103,32 +103,36 @@ def distinct_up_to(states: Array, limit: int) -> Array | None:
 # They are the same however the data are cut into shards: what is taken depends on the place of a segment among all.
 
 
-def sample(fleet: Fleet, summary: Summary, size: int, every: int = 1) -> Trajectories:
+def sample(dataset: ShardedDataset, summary: DatasetSummary, size: int, every: int = 1) -> Trajectories:
     """About `size` states, thinned by `every`: of all segments where these are long, else of some of them."""
     step = -(-summary.n_states // (size * every))
     n_segments = sum(summary.n_segments)
     if step == 1 or summary.n_states / n_segments >= 4 * step * every:
-        return joined(fleet.map(_thinned, step * every))
+        return concatenate(dataset.map(_thinned, step * every))
     chosen = _evenly_spaced(n_segments, n_segments / step)
-    return joined(_picked(fleet, summary.n_segments, chosen, _some_segments, every))
+    return concatenate(_picked(dataset, summary.n_segments, chosen, _some_segments, every))
 
 
-def excerpt(fleet: Fleet, summary: Summary, size: int) -> Trajectories:
-    """Unbroken stretches with about `size` states altogether."""
-    n_stretches = sum(summary.n_stretches)
-    chosen = _evenly_spaced(n_stretches, n_stretches * size / summary.n_states)
-    return joined(_picked(fleet, summary.n_stretches, chosen, _some_stretches))
+def contiguous_sample(dataset: ShardedDataset, summary: DatasetSummary, size: int) -> Trajectories:
+    """Unbroken pieces with about `size` states altogether."""
+    n_pieces = sum(summary.n_pieces)
+    chosen = _evenly_spaced(n_pieces, n_pieces * size / summary.n_states)
+    return concatenate(_picked(dataset, summary.n_pieces, chosen, _some_pieces))
 
 
 def _picked(
-    fleet: Fleet, counts: tuple[int, ...], chosen: NDArray[np.int64], function: Pass, *arguments: Any
+    dataset: ShardedDataset,
+    counts: tuple[int, ...],
+    chosen: NDArray[np.int64],
+    function: ShardFunction,
+    *arguments: Any,
 ) -> Iterator[Trajectories]:
     """Have `function` pick, from each shard, those of all the things it has that were chosen."""
     first = 0
-    for recipe, count in zip(fleet.recipes, counts, strict=True):
+    for spec, count in zip(dataset.specs, counts, strict=True):
         inside = chosen[(chosen >= first) & (chosen < first + count)] - first
         if inside.size:
-            yield from Fleet([recipe], fleet.hands).map(function, inside, *arguments)
+            yield from ShardedDataset([spec], dataset.backend).map(function, inside, *arguments)
         first += count
 
 
@@ -145,8 +149,8 @@ def _some_segments(shard: Shard, chosen: NDArray[np.int64], every: int) -> Traje
     return _thinned(replace(shard, data=shard.data[chosen]), every)
 
 
-def _some_stretches(shard: Shard, chosen: NDArray[np.int64]) -> Trajectories:
-    return shard.data.cut(STRETCH)[chosen]
+def _some_pieces(shard: Shard, chosen: NDArray[np.int64]) -> Trajectories:
+    return shard.data.cut(PIECE)[chosen]
 
 
 def _evenly_spaced(n: int, n_kept: float) -> NDArray[np.int64]:
@@ -154,13 +158,13 @@ def _evenly_spaced(n: int, n_kept: float) -> NDArray[np.int64]:
     return np.unique(np.linspace(0, n - 1, min(n, max(1, round(n_kept)))).round().astype(np.int64))
 
 
-def evenly(data: Trajectories, size: int) -> Trajectories:
+def sample_segments(data: Trajectories, size: int) -> Trajectories:
     """Evenly spaced segments with about `size` states altogether."""
     if len(data) <= size:
         return data
     return data[_evenly_spaced(data.n_segments, data.n_segments * size / len(data))]
 
 
-def joined(parts: Iterable[Trajectories]) -> Trajectories:
+def concatenate(parts: Iterable[Trajectories]) -> Trajectories:
     """All parts as one."""
     return Trajectories.concatenate(list(parts))

@@ -37,8 +37,8 @@ from gptd_rl.types import Array
 Noise = Literal["stochastic", "deterministic"]
 
 # Places without a target, and their share of all, from which it pays to leave them out.
-MANY_IDLE = 100
-IDLE_SHARE = 0.1
+MIN_EMPTY_ROWS = 100
+EMPTY_SHARE = 0.1
 
 
 class Operator(Protocol):
@@ -49,19 +49,19 @@ class Operator(Protocol):
         """Number q of targets."""
         ...
 
-    def observe(self, values: Array) -> Array:
+    def rmatvec(self, values: Array) -> Array:
         """Fᵀ·values, of shape (q, …)."""
         ...
 
-    def spread(self, weights: Array) -> Array:
+    def matvec(self, weights: Array) -> Array:
         """F·weights, of shape (u, …)."""
         ...
 
-    def observe_covariance(self, K: Array) -> Array:
+    def project_covariance(self, K: Array) -> Array:
         """FᵀKF from the lower triangle of K, which may be overwritten."""
         ...
 
-    def spread_gradient(self, A: Array) -> Array:
+    def pull_back(self, A: Array) -> Array:
         """FAFᵀ from the lower triangle of A, which may be overwritten."""
         ...
 
@@ -77,17 +77,17 @@ class Scaling:
         """One target per distinct state."""
         return len(self.weights)
 
-    def observe(self, values: Array) -> Array:
+    def rmatvec(self, values: Array) -> Array:
         """Fᵀ·values."""
         return (values.T * self.weights).T
 
-    spread = observe  # F is symmetric
+    matvec = rmatvec  # F is symmetric
 
-    def lift(self, weights: Array) -> Array:
+    def pinv_rmatvec(self, weights: Array) -> Array:
         """F⁻ᵀ·weights."""
         return (weights.T / self.weights).T
 
-    def observe_covariance(self, K: Array) -> Array:
+    def project_covariance(self, K: Array) -> Array:
         """FᵀKF, in place."""
         if (self.weights != 1.0).any():
             with np.errstate(all="ignore"):  # what stands above the diagonal may be anything
@@ -95,7 +95,7 @@ class Scaling:
                 K *= self.weights
         return K
 
-    spread_gradient = observe_covariance
+    pull_back = project_covariance
 
 
 @dataclass(frozen=True, eq=False)
@@ -129,24 +129,24 @@ class Reflection:
         """One place per state, dropped ones included."""
         return len(self.v)
 
-    def observe(self, values: Array) -> Array:
+    def rmatvec(self, values: Array) -> Array:
         """Fᵀ·values, zero in the dropped places."""
         out = self._reflect(np.array(values))
         out[self.dropped] = 0.0
         return out
 
-    def spread(self, weights: Array) -> Array:
+    def matvec(self, weights: Array) -> Array:
         """F·weights."""
         out = np.array(weights)
         out[self.dropped] = 0.0
         return self._reflect(out)
 
-    def observe_covariance(self, K: Array) -> Array:
+    def project_covariance(self, K: Array) -> Array:
         """FᵀKF, in place."""
         self._reflect(self._reflect(symmetrise_in_place(K)).T)
         return self._drop(K)
 
-    def spread_gradient(self, A: Array) -> Array:
+    def pull_back(self, A: Array) -> Array:
         """FAFᵀ, in place."""
         self._drop(symmetrise_in_place(A))
         self._reflect(self._reflect(A).T)
@@ -175,27 +175,27 @@ class Differences:
         """One place per state; those without a row hold a zero."""
         return self.H.shape[1]
 
-    def observe(self, values: Array) -> Array:
+    def rmatvec(self, values: Array) -> Array:
         """H·values."""
         return self.H.apply(values)
 
-    def spread(self, weights: Array) -> Array:
+    def matvec(self, weights: Array) -> Array:
         """Hᵀ·weights."""
         return self.H.apply_transposed(weights)
 
-    def observe_covariance(self, K: Array) -> Array:
+    def project_covariance(self, K: Array) -> Array:
         """HKHᵀ."""
         half = self.H.apply(symmetrise_in_place(K))
         return self.H.apply(half.T)
 
-    def spread_gradient(self, A: Array) -> Array:
+    def pull_back(self, A: Array) -> Array:
         """HᵀAH."""
         half = self.H.apply_transposed(symmetrise_in_place(A))
         return self.H.apply_transposed(half.T)
 
 
 @dataclass(frozen=True, eq=False)
-class Packed:
+class Compressed:
     """Another F without the places that hold no target: a smaller S where many segments were truncated."""
 
     inner: Reflection | Differences
@@ -206,13 +206,13 @@ class Packed:
         """One target per row of H."""
         return len(self.places)
 
-    def observe(self, values: Array) -> Array:
+    def rmatvec(self, values: Array) -> Array:
         """Fᵀ·values."""
-        return self.inner.observe(values)[self.places]
+        return self.inner.rmatvec(values)[self.places]
 
-    def spread(self, weights: Array) -> Array:
+    def matvec(self, weights: Array) -> Array:
         """F·weights."""
-        return self.inner.spread(self.unpack(weights))
+        return self.inner.matvec(self.unpack(weights))
 
     def unpack(self, weights: Array) -> Array:
         """Weights with a zero in each place that holds no target."""
@@ -220,19 +220,19 @@ class Packed:
         out[self.places] = weights
         return out
 
-    def observe_covariance(self, K: Array) -> Array:
+    def project_covariance(self, K: Array) -> Array:
         """FᵀKF."""
-        return self.inner.observe_covariance(K)[np.ix_(self.places, self.places)]
+        return self.inner.project_covariance(K)[np.ix_(self.places, self.places)]
 
-    def spread_gradient(self, A: Array) -> Array:
+    def pull_back(self, A: Array) -> Array:
         """FAFᵀ."""
         whole = np.zeros((self.inner.n_targets, self.inner.n_targets))
         whole[np.ix_(self.places, self.places)] = A
-        return self.inner.spread_gradient(whole)
+        return self.inner.pull_back(whole)
 
 
 @dataclass(frozen=True, eq=False)
-class Merged:
+class DistinctStates:
     """F = R with RRᵀ = G, the weights with which all visits together see the distinct states.
 
     The general form of `Scaling`: differences and truncations tie the distinct states together, so G is not diagonal.
@@ -242,7 +242,7 @@ class Merged:
     inverse: Array  # R⁺ᵀ  [u, q]
 
     @classmethod
-    def of(cls, G: Array) -> Merged:
+    def of(cls, G: Array) -> DistinctStates:
         """Factor G, leaving out the directions in which nothing was seen."""
         eigenvalues, vectors = dense.eigh(G)
         seen = eigenvalues > 1e-12 * eigenvalues[-1]
@@ -254,29 +254,29 @@ class Merged:
         """Rank of G."""
         return int(self.R.shape[1])
 
-    def observe(self, values: Array) -> Array:
+    def rmatvec(self, values: Array) -> Array:
         """Rᵀ·values."""
         return self.R.T @ values
 
-    def spread(self, weights: Array) -> Array:
+    def matvec(self, weights: Array) -> Array:
         """R·weights."""
         return self.R @ weights
 
-    def lift(self, weights: Array) -> Array:
+    def pinv_rmatvec(self, weights: Array) -> Array:
         """R⁺ᵀ·weights."""
         return self.inverse @ weights
 
-    def observe_covariance(self, K: Array) -> Array:
+    def project_covariance(self, K: Array) -> Array:
         """RᵀKR."""
         return self.R.T @ symmetrise_in_place(K) @ self.R
 
-    def spread_gradient(self, A: Array) -> Array:
+    def pull_back(self, A: Array) -> Array:
         """RARᵀ."""
         return self.R @ symmetrise_in_place(A) @ self.R.T
 
 
 @dataclass(frozen=True, eq=False)
-class Observations:
+class Targets:
     """All that the posterior and the objectives need to know of the data.
 
     Attributes
@@ -289,7 +289,7 @@ class Observations:
         F, of shape (u, q).
     n_rows : int
         Number of rewards seen, the rows of H.
-    scatter : float
+    within_visit_ss : float
         Sum of squares that visits to the same state leave unexplained, whatever V is.
     log_jacobian : float
         ½ log det HHᵀ for σ²HHᵀ noise, 0 for σ²I.
@@ -304,16 +304,16 @@ class Observations:
     targets: Array
     operator: Operator
     n_rows: int
-    scatter: float
+    within_visit_ss: float
     log_jacobian: float
     visits: NDArray[np.int64] | None
 
     @property
-    def n_left_over(self) -> int:
+    def n_merged_rows(self) -> int:
         """Rows without a target of their own (merged away), less the places that hold no target."""
         return self.n_rows - self.operator.n_targets
 
-    def parts(self, kernel: SquaredExponential) -> list[tuple[NDArray[np.int64], Observations]]:
+    def parts(self, kernel: SquaredExponential) -> list[tuple[NDArray[np.int64], Targets]]:
         """Parts that know nothing of each other, each with its rows among the targets: S is block diagonal over them.
 
         So it is if the kernel has K block diagonal, and every target sees a single state. The parts have no visits.
@@ -321,10 +321,10 @@ class Observations:
         blocks = kernel.blocks(self.states) if isinstance(self.operator, Scaling) else []
         if len(blocks) <= 1:
             return [(np.arange(len(self.states)), self)]
-        return [(rows, self._part(rows, self.scatter / len(blocks))) for rows in blocks]
+        return [(rows, self._part(rows, self.within_visit_ss / len(blocks))) for rows in blocks]
 
-    def _part(self, rows: NDArray[np.int64], scatter: float) -> Observations:
-        """Some of the targets, with a share of the scatter: only its sum over the parts has a meaning."""
+    def _part(self, rows: NDArray[np.int64], within_visit_ss: float) -> Targets:
+        """Some of the targets, with a share of the within_visit_ss: only its sum over the parts has a meaning."""
         assert isinstance(self.operator, Scaling)
         weights = self.operator.weights[rows]
         return replace(
@@ -333,27 +333,27 @@ class Observations:
             targets=self.targets[rows],
             operator=Scaling(weights),
             n_rows=round(float((weights**2).sum())),
-            scatter=scatter,
+            within_visit_ss=within_visit_ss,
             visits=None,
         )
 
     def reward_weights(self, g: Array) -> Array:
         """Turn weights on targets, of shape (q, m), into weights on rewards: ``gᵀy = uᵀr``; of shape (n, m)."""
         if self.visits is not None:
-            assert isinstance(self.operator, Scaling | Merged)
-            per_visit = self.operator.lift(g)[self.visits]
+            assert isinstance(self.operator, Scaling | DistinctStates)
+            per_visit = self.operator.pinv_rmatvec(g)[self.visits]
             if self.noise == "deterministic":
                 return self.H.apply(per_visit)
             per_visit = self.H.project(per_visit)
         elif self.noise == "deterministic":
-            return self.operator.unpack(g) if isinstance(self.operator, Packed) else g
+            return self.operator.unpack(g) if isinstance(self.operator, Compressed) else g
         else:
-            per_visit = self.operator.spread(g)
+            per_visit = self.operator.matvec(g)
         # Hᵀu = a: u_t = a_t + γ_{t−1} u_{t−1} along each segment
         return np.where(self.H.has_row[:, None], self.H.solve_transposed(per_visit), 0.0)
 
 
-def observe(data: Trajectories, noise: Noise, *, merge: bool = True) -> Observations:
+def build_targets(data: Trajectories, noise: Noise, *, merge: bool = True) -> Targets:
     """Put `data` into the form ``y = FᵀV + ε``.
 
     Parameters
@@ -367,13 +367,13 @@ def observe(data: Trajectories, noise: Noise, *, merge: bool = True) -> Observat
     H = TemporalDifference.of(data)
     if noise == "deterministic":
         rewards = np.where(H.has_row, data.rewards, 0.0)
-        whole = Observations(data, noise, H, data.states, rewards, Differences(H), H.shape[0], 0.0, 0.0, None)
+        whole = Targets(data, noise, H, data.states, rewards, Differences(H), H.shape[0], 0.0, 0.0, None)
         return _merge_tied(whole) if merge else whole
     returns, jacobian = H.returns(data.rewards), 0.5 * H.log_det_gram()
     if data.terminated.all():
         return _merge_visits(data, H, returns, merge)
     mirror = Reflection.of(data, H)
-    whole = Observations(data, noise, H, data.states, mirror.observe(returns), mirror, H.shape[0], 0.0, jacobian, None)
+    whole = Targets(data, noise, H, data.states, mirror.rmatvec(returns), mirror, H.shape[0], 0.0, jacobian, None)
     return _merge_tied(whole) if merge else whole
 
 
@@ -386,29 +386,29 @@ def distinct(states: Array) -> tuple[Array, NDArray[np.int64]]:
     return states[first[order]], rank[inverse.reshape(-1)]
 
 
-def _merge_visits(data: Trajectories, H: TemporalDifference, returns: Array, merge: bool) -> Observations:
+def _merge_visits(data: Trajectories, H: TemporalDifference, returns: Array, merge: bool) -> Targets:
     """Every segment terminated: c visits with returns y are one target √c·mean(y)."""
     states, visits = distinct(data.states) if merge else (data.states, np.arange(len(data)))
     counts = np.bincount(visits).astype(np.float64)
     means = np.bincount(visits, weights=returns) / counts
-    scatter = float(((returns - means[visits]) ** 2).sum()) if len(states) < len(data) else 0.0
+    within_visit_ss = float(((returns - means[visits]) ** 2).sum()) if len(states) < len(data) else 0.0
     weights = np.sqrt(counts)
-    return Observations(
-        data, "stochastic", H, states, weights * means, Scaling(weights), len(data), scatter, 0.0, visits
+    return Targets(
+        data, "stochastic", H, states, weights * means, Scaling(weights), len(data), within_visit_ss, 0.0, visits
     )
 
 
-def _pack(whole: Observations) -> Observations:
+def _pack(whole: Targets) -> Targets:
     """Leave out the places that hold no target, if there are many."""
     places = np.flatnonzero(whole.H.has_row)
     n_idle = len(whole.targets) - len(places)
-    if n_idle < max(MANY_IDLE, IDLE_SHARE * len(whole.targets)):
+    if n_idle < max(MIN_EMPTY_ROWS, EMPTY_SHARE * len(whole.targets)):
         return whole
     assert isinstance(whole.operator, Reflection | Differences)
-    return replace(whole, targets=whole.targets[places], operator=Packed(whole.operator, places))
+    return replace(whole, targets=whole.targets[places], operator=Compressed(whole.operator, places))
 
 
-def _merge_tied(whole: Observations) -> Observations:
+def _merge_tied(whole: Targets) -> Targets:
     """Merge visits where F is not diagonal, if that makes the problem smaller by half or more; else pack it."""
     data, H = whole.data, whole.H
     states, visits = distinct(data.states)
@@ -427,11 +427,11 @@ def _merge_tied(whole: Observations) -> Observations:
         G = np.diag(np.bincount(visits).astype(np.float64)) - (Z.T @ Z).toarray()  # EᵀΠE
     if np.trace(G) <= 1e-12 * n:  # γ = 1 from a state into itself: the rewards say nothing of V
         return _pack(whole)
-    operator = Merged.of(G)
-    seen: Array = E.T @ whole.operator.spread(whole.targets)  # EᵀFy
+    operator = DistinctStates.of(G)
+    seen: Array = E.T @ whole.operator.matvec(whole.targets)  # EᵀFy
     targets = operator.inverse.T @ seen  # R⁺EᵀFy
-    scatter = max(0.0, float(whole.targets @ whole.targets - targets @ targets))
-    return Observations(
+    within_visit_ss = max(0.0, float(whole.targets @ whole.targets - targets @ targets))
+    return Targets(
         data,
         whole.noise,
         H,
@@ -439,7 +439,7 @@ def _merge_tied(whole: Observations) -> Observations:
         targets,
         operator,
         whole.n_rows,
-        scatter,
+        within_visit_ss,
         whole.log_jacobian,
         visits,
     )

@@ -11,7 +11,7 @@ from gptd_rl.inference.exact import Posterior
 from gptd_rl.inference.model import Model
 from gptd_rl.kernels.metrics import Isotropic
 from gptd_rl.kernels.stationary import SquaredExponential
-from gptd_rl.temporal.targets import observe
+from gptd_rl.temporal.targets import build_targets
 from tests.helpers import NOISES
 
 GAMMA = 0.9
@@ -27,7 +27,7 @@ merged_or_not = pytest.mark.parametrize("merge", [True, False], ids=["merged", "
 def posterior(episodes, noise, *, merge=True, gamma=GAMMA, relevance=0.1, prior=100.0, noise_variance=TINY):
     data = Trajectories.from_episodes(episodes, gamma=gamma)
     model = Model(SquaredExponential(Isotropic(relevance, data.n_dims), prior, prior), noise_variance)
-    return Posterior.condition(model, observe(data, noise, merge=merge))
+    return Posterior.condition(model, build_targets(data, noise, merge=merge))
 
 
 def walk(*states, terminated=False):
@@ -135,7 +135,7 @@ def test_without_generalisation_the_mean_is_monte_carlo(merge):
             following = reward + GAMMA * following
             visits[state].append(following)
     data = Trajectories.from_episodes(episodes, gamma=GAMMA)
-    found = Posterior.condition(SHY, observe(data, "stochastic", merge=merge))
+    found = Posterior.condition(SHY, build_targets(data, "stochastic", merge=merge))
     counts = np.array([len(v) for v in visits])
     assert_allclose(found.mean(APART), [np.sum(v) for v in visits] / (counts + 1e-4), rtol=1e-8, atol=1e-9)
     assert_allclose(found.variance(APART), 0.01 / (counts + 1e-4), rtol=1e-8)
@@ -158,7 +158,7 @@ def test_without_generalisation_deterministic_noise_is_least_squares_of_bellman_
     R = np.array(rows)
     normal = R.T @ R + 1e-4 * np.eye(4)
     data = Trajectories.from_episodes(episodes, gamma=GAMMA)
-    found = Posterior.condition(SHY, observe(data, "deterministic", merge=merge))
+    found = Posterior.condition(SHY, build_targets(data, "deterministic", merge=merge))
     assert_allclose(found.mean(APART), np.linalg.solve(normal, R.T @ right), rtol=1e-8, atol=1e-9)
     assert_allclose(found.variance(APART), 0.01 * np.diag(np.linalg.inv(normal)), rtol=1e-8)
 

@@ -37,7 +37,7 @@ from gptd_rl.selection import objectives
 from gptd_rl.selection import search as selection
 from gptd_rl.selection.bound import FixedBound
 from gptd_rl.selection.objectives import MarginalLikelihood
-from gptd_rl.sharding import summary as survey
+from gptd_rl.sharding import summary
 from gptd_rl.temporal.shards import Shard
 from tests.estimators.test_coverage import coverages
 from tests.helpers import NOISES, central_differences
@@ -710,7 +710,7 @@ def test_interrupted_while_looking_at_the_data(monkeypatch):
         raise KeyboardInterrupt
 
     v = quick(subset_size=15)
-    monkeypatch.setattr(survey, "summarise", stop)
+    monkeypatch.setattr(summary, "summarize_shard", stop)
     with pytest.raises(KeyboardInterrupt):
         v.fit(in_shards(sampled(LINE, 100)))
     with pytest.raises(NotFittedError):

@@ -29,7 +29,7 @@ from gptd_rl.inference.model import Model
 from gptd_rl.kernels import stationary as kernels
 from gptd_rl.kernels.stationary import ActionKernel
 from gptd_rl.temporal import targets as observations
-from gptd_rl.temporal.targets import observe
+from gptd_rl.temporal.targets import build_targets
 from tests.helpers import (
     MIXES,
     NOISES,
@@ -417,7 +417,7 @@ def test_terminated_data_are_regression_by_action():
 def test_gradient_of_the_evidence(mix, policy, noise, rho, repeated):
     pairs = pair_up(logged(mix, repeated=repeated), Discrete(3), policy)
     assert pairs is not None
-    seen = observe(pairs, noise)
+    seen = build_targets(pairs, noise)
 
     def objective(model: Model) -> tuple[float, np.ndarray]:
         value, gradient = exact.evidence_and_gradient(model, seen)
@@ -432,7 +432,7 @@ def test_gradient_of_the_evidence(mix, policy, noise, rho, repeated):
 def test_each_action_is_factorised_by_itself(monkeypatch):
     pairs = pair_up(logged("terminated", repeated=True), Discrete(3))
     assert pairs is not None
-    seen, model = observe(pairs, "stochastic"), model_of_pairs(0.0)
+    seen, model = build_targets(pairs, "stochastic"), model_of_pairs(0.0)
     counts = np.bincount(seen.states[:, -1].astype(int))
     assert seen.n_rows > len(seen.states), "repeated pairs are merged"
     sizes = []
@@ -460,9 +460,9 @@ def test_each_action_is_factorised_by_itself(monkeypatch):
 def test_places_without_a_target_are_left_out(noise, policy, monkeypatch):
     pairs = pair_up(logged("truncated"), Discrete(3), policy)
     assert pairs is not None
-    whole = observe(pairs, noise)
-    monkeypatch.setattr(observations, "MANY_IDLE", 1)
-    packed = observe(pairs, noise)
+    whole = build_targets(pairs, noise)
+    monkeypatch.setattr(observations, "MIN_EMPTY_ROWS", 1)
+    packed = build_targets(pairs, noise)
     assert whole.operator.n_targets == len(pairs) and packed.operator.n_targets == pairs.n_rows
     model = model_of_pairs(0.0)
     assert_gradient(

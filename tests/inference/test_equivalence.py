@@ -15,7 +15,7 @@ from gptd_rl.inference.model import Model
 from gptd_rl.kernels.metrics import ARD
 from gptd_rl.kernels.stationary import ActionKernel
 from gptd_rl.temporal.shards import Shard
-from gptd_rl.temporal.targets import observe
+from gptd_rl.temporal.targets import build_targets
 
 RELEVANCES = np.array([0.7, 2.1, 0.3])
 
@@ -56,7 +56,7 @@ def test_agent_evidence_equals_core_evidence(rho):
     value, gradient = relevance._minus_log_evidence(theta, x, y, alike)
 
     kernel = ActionKernel(ARD(RELEVANCES), v0, 0.0, n_actions=3, action_correlation=rho)
-    seen = observe(as_pinned_states(x, actions, y), "stochastic")
+    seen = build_targets(as_pinned_states(x, actions, y), "stochastic")
     evidence, core_gradient = exact.evidence_and_gradient(Model(kernel, noise), seen)
 
     np.testing.assert_allclose(value, -evidence.log_likelihood, rtol=1e-11)

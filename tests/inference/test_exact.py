@@ -15,7 +15,7 @@ from gptd_rl.inference.model import Model
 from gptd_rl.kernels import stationary as kernels
 from gptd_rl.kernels.metrics import ARD, Isotropic
 from gptd_rl.kernels.stationary import SquaredExponential
-from gptd_rl.temporal.targets import Differences, Merged, Reflection, Scaling, distinct, observe
+from gptd_rl.temporal.targets import Differences, DistinctStates, Reflection, Scaling, build_targets, distinct
 from tests.helpers import (
     METRICS,
     MIXES,
@@ -50,22 +50,22 @@ every_form = pytest.mark.parametrize(
 def test_the_operator_is_the_one_of_the_table(mix, noise):
     terminated = all(flag for _, flag in MIXES[mix])
     expected = Differences if noise == "deterministic" else Scaling if terminated else Reflection
-    assert type(observe(sample(MIXES[mix]), noise).operator) is expected
+    assert type(build_targets(sample(MIXES[mix]), noise).operator) is expected
 
 
 @pytest.mark.parametrize("mix", ["terminated", "truncated", "mixed", "one truncated"])
 @every_noise
 def test_repeated_states_are_merged(mix, noise):
     data = sample(MIXES[mix], repeated=True)
-    seen = observe(data, noise)
+    seen = build_targets(data, noise)
     n_distinct = len(np.unique(data.states, axis=0))
     assert n_distinct <= 4
     assert seen.states.shape == (n_distinct, 3)
     assert seen.operator.n_targets <= n_distinct
     assert type(seen.operator) is (
-        Scaling if noise == "stochastic" and data.terminated.all() else Merged
+        Scaling if noise == "stochastic" and data.terminated.all() else DistinctStates
     )  # so that the tests below do compare what they say
-    assert len(observe(data, noise, merge=False).states) == len(data)
+    assert len(build_targets(data, noise, merge=False).states) == len(data)
 
 
 @every_mix
@@ -73,27 +73,27 @@ def test_repeated_states_are_merged(mix, noise):
 @every_form
 def test_operators_do_what_their_matrix_does(mix, noise, repeated, merge):
     data = sample(MIXES[mix], seed=2, repeated=repeated)
-    seen = observe(data, noise, merge=merge)
+    seen = build_targets(data, noise, merge=merge)
     u, q = len(seen.states), seen.operator.n_targets
     assert u == len(data) or merge
-    F = seen.operator.spread(np.eye(q))  # [u, q]
+    F = seen.operator.matvec(np.eye(q))  # [u, q]
     rng = np.random.default_rng(0)
     values, weights, K, A = (rng.normal(size=s) for s in [(u, 2), (q, 2), (u, u), (q, q)])
     K, A = K + K.T, A + A.T
-    assert_allclose(seen.operator.observe(values), F.T @ values, **CLOSE)
-    assert_allclose(seen.operator.observe(values[:, 0]), F.T @ values[:, 0], **CLOSE)
-    assert_allclose(seen.operator.spread(weights[:, 0]), F @ weights[:, 0], **CLOSE)
+    assert_allclose(seen.operator.rmatvec(values), F.T @ values, **CLOSE)
+    assert_allclose(seen.operator.rmatvec(values[:, 0]), F.T @ values[:, 0], **CLOSE)
+    assert_allclose(seen.operator.matvec(weights[:, 0]), F @ weights[:, 0], **CLOSE)
     lower_K, lower_A = np.tril(K), np.tril(A)  # only the lower triangle may be read, and only it need be right
-    assert_allclose(np.tril(seen.operator.observe_covariance(lower_K)), np.tril(F.T @ K @ F), **CLOSE)
-    assert_allclose(np.tril(seen.operator.spread_gradient(lower_A)), np.tril(F @ A @ F.T), **CLOSE)
+    assert_allclose(np.tril(seen.operator.project_covariance(lower_K)), np.tril(F.T @ K @ F), **CLOSE)
+    assert_allclose(np.tril(seen.operator.pull_back(lower_A)), np.tril(F @ A @ F.T), **CLOSE)
 
 
 @pytest.mark.parametrize("mix", [mix for mix, kinds in MIXES.items() if not all(flag for _, flag in kinds)])
 def test_reflection_is_an_orthonormal_basis_of_the_row_space(mix):
     data = sample(MIXES[mix], seed=2)
-    seen = observe(data, "stochastic")
+    seen = build_targets(data, "stochastic")
     H, Z, places = dense_H(data), naive_null_vectors(data), np.flatnonzero(data.has_row)
-    F = seen.operator.spread(np.eye(len(data)))
+    F = seen.operator.matvec(np.eye(len(data)))
     assert_array_equal(F[:, ~data.has_row], 0.0)
     F = F[:, places]
     assert_allclose(F.T @ F, np.eye(len(places)), atol=1e-14)
@@ -107,7 +107,7 @@ def test_reflection_is_an_orthonormal_basis_of_the_row_space(mix):
 @every_form
 def test_weights_of_targets_become_weights_of_rewards(mix, noise, repeated, merge):
     data = sample(MIXES[mix], seed=3, repeated=repeated, terminal_rewards=True)
-    seen = observe(data, noise, merge=merge)
+    seen = build_targets(data, noise, merge=merge)
     g = np.random.default_rng(0).normal(size=(seen.operator.n_targets, 3))
     if seen.operator.n_targets == len(data):
         g[~data.has_row] = 0.0  # places that hold no target have no weight
@@ -117,7 +117,7 @@ def test_weights_of_targets_become_weights_of_rewards(mix, noise, repeated, merg
     # Any rewards at all, as long as the visits agree: a value function and its rewards r = HV
     V = np.random.default_rng(1).normal(size=len(seen.states))
     V_at_visits = V if seen.visits is None else V[seen.visits]
-    assert_allclose(u[data.has_row].T @ (dense_H(data) @ V_at_visits), g.T @ seen.operator.observe(V), **CLOSE)
+    assert_allclose(u[data.has_row].T @ (dense_H(data) @ V_at_visits), g.T @ seen.operator.rmatvec(V), **CLOSE)
     assert_allclose(u[data.has_row].T @ data.rewards[data.has_row], g.T @ seen.targets, **CLOSE)
 
 
@@ -139,7 +139,7 @@ def test_evidence(mix, noise, metric, repeated, merge):
     data = sample(MIXES[mix], seed=4, repeated=repeated, terminal_rewards=True)
     model = make_model(metric)
     reference = Reference.of(model, data, noise)
-    found = exact.evidence(model, observe(data, noise, merge=merge))
+    found = exact.evidence(model, build_targets(data, noise, merge=merge))
     assert found.n_rows == len(reference.rewards)  # the number of rewards, not of states
     assert_allclose(found.complexity, reference.complexity, **CLOSE)
     assert_allclose(found.data_fit, reference.data_fit, **CLOSE)
@@ -154,7 +154,7 @@ def test_memory_that_is_used_again(mix, noise, repeated, merge, rubbish, monkeyp
     """What was in the buffer, above the diagonal too, neither counts nor makes NumPy complain."""
     monkeypatch.setattr(kernels, "TILE", 2)
     data, model = sample(MIXES[mix], seed=4, repeated=repeated), make_model("ard")
-    seen = observe(data, noise, merge=merge)
+    seen = build_targets(data, noise, merge=merge)
     scratch = np.full((len(seen.states), len(seen.states)), rubbish)
     value, gradient = exact.evidence_and_gradient(model, seen)
     again, gradient_again = exact.evidence_and_gradient(model, seen, scratch)
@@ -170,7 +170,7 @@ def test_evidence_is_a_density_of_the_rewards(noise):
     model = make_model("ard")
     reference = Reference.of(model, data, noise)
     density = multivariate_normal(np.zeros(len(reference.Q)), reference.Q).logpdf(reference.rewards)
-    assert_allclose(exact.evidence(model, observe(data, noise)).log_likelihood, density, rtol=1e-10)
+    assert_allclose(exact.evidence(model, build_targets(data, noise)).log_likelihood, density, rtol=1e-10)
 
 
 @every_noise
@@ -178,7 +178,7 @@ def test_evidence_is_a_density_of_the_rewards(noise):
 def test_extreme_discounts(noise, gamma):
     data = sample(MIXES["mixed"], seed=5, gamma=gamma)
     model = make_model("ard")
-    reference, seen = Reference.of(model, data, noise), observe(data, noise)
+    reference, seen = Reference.of(model, data, noise), build_targets(data, noise)
     posterior = exact.Posterior.condition(model, seen)
     assert_allclose(exact.evidence(model, seen).log_likelihood, reference.log_likelihood, **CLOSE)
     assert_allclose(posterior.mean(NEW_STATES), reference.mean(NEW_STATES), **CLOSE)
@@ -193,7 +193,7 @@ def test_a_discount_of_zero_inside_a_segment(noise, repeated, merge):
     discounts[[2, 8]] = 0.0
     data = Trajectories(data.states, data.rewards, discounts, data.lengths, data.terminated)
     model = make_model("ard")
-    found = exact.evidence(model, observe(data, noise, merge=merge))
+    found = exact.evidence(model, build_targets(data, noise, merge=merge))
     assert_allclose(found.log_likelihood, Reference.of(model, data, noise).log_likelihood, **CLOSE)
 
 
@@ -203,7 +203,7 @@ def test_a_discount_of_zero_inside_a_segment(noise, repeated, merge):
 def test_evidence_with_little_and_much_noise(noise_variance, noise, mix):
     data = sample(MIXES[mix], seed=7)
     model = make_model("ard", noise_variance=noise_variance)
-    found = exact.evidence(model, observe(data, noise))
+    found = exact.evidence(model, build_targets(data, noise))
     assert_allclose(found.log_likelihood, Reference.of(model, data, noise).log_likelihood, rtol=1e-7)
 
 
@@ -219,11 +219,11 @@ def test_temporal_differences_are_regression_on_returns(mix):
     P = H.T @ np.linalg.solve(H @ S @ H.T, H)
     inner = Z.T @ inverse @ Z
     assert_allclose(P, inverse - inverse @ Z @ np.linalg.solve(inner, Z.T @ inverse), atol=1e-11)
-    found = exact.evidence(model, observe(data, "stochastic"))
+    found = exact.evidence(model, build_targets(data, "stochastic"))
     log_det = np.linalg.slogdet(S)[1] + np.linalg.slogdet(inner)[1]
     assert_allclose(found.complexity, 0.5 * log_det, **CLOSE)
     assert_allclose(found.data_fit, 0.5 * y @ P @ y, **CLOSE)
-    posterior = exact.Posterior.condition(model, observe(data, "stochastic"))
+    posterior = exact.Posterior.condition(model, build_targets(data, "stochastic"))
     k = naive_kernel(model.kernel, data.states, NEW_STATES)
     assert_allclose(posterior.weights, P @ y, **CLOSE)  # α
     assert_allclose(posterior.mean(NEW_STATES), k.T @ P @ y, **CLOSE)
@@ -240,7 +240,7 @@ def test_gradient_of_the_evidence_is_half_of_P_less_an_outer_product(mix):
     P = reference.H.T @ np.linalg.solve(reference.Q, reference.H)
     alpha = P @ naive_returns(data)
     A = 0.5 * (P - np.outer(alpha, alpha))
-    _, gradient = exact.evidence_and_gradient(model, observe(data, "stochastic"))
+    _, gradient = exact.evidence_and_gradient(model, build_targets(data, "stochastic"))
     by_kernel = model.kernel.contract(A, data.states, data.states)
     assert_allclose(gradient, np.insert(by_kernel, 2, 0.2 * np.trace(A)), **CLOSE)
 
@@ -252,7 +252,7 @@ def test_gradient_with_deterministic_noise(mix):
     inverse = np.linalg.inv(reference.Q)
     w = inverse @ reference.rewards
     by_Q = 0.5 * (inverse - np.outer(w, w))
-    _, gradient = exact.evidence_and_gradient(model, observe(data, "deterministic"))
+    _, gradient = exact.evidence_and_gradient(model, build_targets(data, "deterministic"))
     by_kernel = model.kernel.contract(reference.H.T @ by_Q @ reference.H, data.states, data.states)
     assert_allclose(gradient, np.insert(by_kernel, 2, 0.2 * np.trace(by_Q)), **CLOSE)
 
@@ -282,7 +282,7 @@ def test_posterior(mix, noise, metric, repeated, merge):
     data = sample(MIXES[mix], seed=10, repeated=repeated, terminal_rewards=True)
     model = make_model(metric)
     reference = Reference.of(model, data, noise)
-    posterior = exact.Posterior.condition(model, observe(data, noise, merge=merge))
+    posterior = exact.Posterior.condition(model, build_targets(data, noise, merge=merge))
     for states in (NEW_STATES, data.states):
         assert_allclose(posterior.mean(states), reference.mean(states), **CLOSE)
         assert_allclose(posterior.variance(states), reference.variance(states), **CLOSE)
@@ -296,7 +296,7 @@ def test_squared_temporal_difference_errors(mix, noise, repeated, merge):
     data = sample(MIXES[mix], seed=10, repeated=repeated, terminal_rewards=True)
     model = make_model("ard")
     reference = Reference.of(model, data, noise)
-    posterior = exact.Posterior.condition(model, observe(data, noise, merge=merge))
+    posterior = exact.Posterior.condition(model, build_targets(data, noise, merge=merge))
     errors = reference.rewards - reference.H @ reference.mean(data.states)
     assert_allclose(posterior.squared_errors[data.has_row], errors**2, **CLOSE)
     assert_array_equal(posterior.squared_errors[~data.has_row], 0.0)
@@ -308,7 +308,7 @@ def test_martingale_variance_by_the_recursion_of_the_page(mix):
     data, model = sample(MIXES[mix], seed=11), make_model("ard")
     reference = Reference.of(model, data, "stochastic")
     P = reference.H.T @ np.linalg.solve(reference.Q, reference.H)
-    posterior = exact.Posterior.condition(model, observe(data, "stochastic"))
+    posterior = exact.Posterior.condition(model, build_targets(data, "stochastic"))
     delta = data.rewards + data.discounts * np.append(reference.mean(data.states)[1:], 0.0)
     delta = np.where(data.has_row, delta - reference.mean(data.states), 0.0)
     for x, found in zip(NEW_STATES, posterior.martingale_variance(NEW_STATES), strict=True):
@@ -322,7 +322,7 @@ def test_martingale_variance_by_the_recursion_of_the_page(mix):
 
 def test_predictions_in_pieces(monkeypatch):
     data, model = sample(MIXES["mixed"], seed=10), make_model("ard")
-    posterior = exact.Posterior.condition(model, observe(data, "stochastic"))
+    posterior = exact.Posterior.condition(model, build_targets(data, "stochastic"))
     states = np.random.default_rng(0).normal(size=(11, 3))
     whole = [f(states) for f in (posterior.mean, posterior.variance, posterior.martingale_variance)]
     monkeypatch.setattr(exact, "CHUNK", 4)
@@ -344,7 +344,7 @@ def test_variance_is_never_negative(noise, noise_variance):
     ]
     data = Trajectories.from_episodes(episodes, gamma=0.9)
     model = Model(SquaredExponential(Isotropic(1e-3, 2), 100.0, 10.0), noise_variance)
-    posterior = exact.Posterior.condition(model, observe(data, noise))
+    posterior = exact.Posterior.condition(model, build_targets(data, noise))
     assert (posterior.variance(data.states) > 0).all()
     assert (posterior.martingale_variance(data.states) >= 0).all()
 
@@ -352,7 +352,7 @@ def test_variance_is_never_negative(noise, noise_variance):
 @every_noise
 def test_far_away_the_posterior_is_the_prior(noise):
     data, model = sample(MIXES["mixed"]), make_model("ard", bias=0.0)
-    posterior = exact.Posterior.condition(model, observe(data, noise))
+    posterior = exact.Posterior.condition(model, build_targets(data, noise))
     far = np.full((1, 3), 1e3)
     assert_allclose(posterior.mean(far), 0.0, atol=1e-12)
     assert_allclose(posterior.variance(far), 1.3)
@@ -377,7 +377,7 @@ DULL = {
 def test_dull_data_give_finite_answers(make, noise, noise_variance):
     data = make()
     model = Model(SquaredExponential(Isotropic(1.0, 1), 1.0, 1.0), noise_variance)
-    seen = observe(data, noise)
+    seen = build_targets(data, noise)
     value, gradient = exact.evidence_and_gradient(model, seen)
     posterior = exact.Posterior.condition(model, seen)
     reference = Reference.of(model, data, noise)
@@ -394,7 +394,7 @@ def test_a_loop_that_tells_nothing(noise):
     """γ = 1 from a state into itself: r = V − V says nothing about V, and the posterior is the prior."""
     data = Trajectories.from_chain([0.0, 0.0], [0.5], [1.0])
     model = Model(SquaredExponential(Isotropic(1.0, 1), 1.0, 1.0), 0.1)
-    seen, reference = observe(data, noise), Reference.of(model, data, noise)
+    seen, reference = build_targets(data, noise), Reference.of(model, data, noise)
     assert_allclose(exact.evidence(model, seen).log_likelihood, reference.log_likelihood, rtol=1e-7)
     posterior = exact.Posterior.condition(model, seen)
     assert_allclose(posterior.mean(np.zeros((1, 1))), 0.0, atol=1e-7)
@@ -407,8 +407,8 @@ def test_a_duplicated_column_is_one_column_twice_as_relevant(noise):
     twice = Trajectories(
         np.hstack([data.states, data.states]), data.rewards, data.discounts, data.lengths, data.terminated
     )
-    one = exact.evidence(Model(SquaredExponential(ARD([0.8])), 0.1), observe(data, noise))
-    two = exact.evidence(Model(SquaredExponential(ARD([0.5, 0.3])), 0.1), observe(twice, noise))
+    one = exact.evidence(Model(SquaredExponential(ARD([0.8])), 0.1), build_targets(data, noise))
+    two = exact.evidence(Model(SquaredExponential(ARD([0.5, 0.3])), 0.1), build_targets(twice, noise))
     assert_allclose(two.log_likelihood, one.log_likelihood, rtol=1e-10)
 
 
@@ -422,8 +422,8 @@ def test_a_constant_column_changes_nothing(noise):
         data.lengths,
         data.terminated,
     )
-    narrow = exact.evidence_and_gradient(Model(SquaredExponential(ARD([0.8])), 0.1), observe(data, noise))
-    wide = exact.evidence_and_gradient(Model(SquaredExponential(ARD([0.8, 5.0])), 0.1), observe(wider, noise))
+    narrow = exact.evidence_and_gradient(Model(SquaredExponential(ARD([0.8])), 0.1), build_targets(data, noise))
+    wide = exact.evidence_and_gradient(Model(SquaredExponential(ARD([0.8, 5.0])), 0.1), build_targets(wider, noise))
     assert_allclose(wide[0].log_likelihood, narrow[0].log_likelihood, rtol=1e-10)
     assert_allclose(wide[1], [*narrow[1], 0.0], rtol=1e-8, atol=1e-12)
 
@@ -447,7 +447,7 @@ def test_a_long_run_over_few_states(noise, terminated):
         return Trajectories.from_episodes(episodes, gamma=0.9)
 
     model = make_model("ard")
-    long, prefix = observe(run(400), noise), observe(run(4), noise)
+    long, prefix = build_targets(run(400), noise), build_targets(run(4), noise)
     assert len(long.states) == 9
     reference = Reference.of(model, prefix.data, noise)
     assert_allclose(exact.evidence(model, prefix).log_likelihood, reference.log_likelihood, rtol=1e-9)
@@ -476,7 +476,7 @@ def test_fisher_information(mix, noise, repeated, merge):
         ahead, behind = (Reference.of(model.with_theta(model.theta + s), data, noise).Q for s in (step, -step))
         slopes.append((ahead - behind) / 2e-4)
     expected = [[0.5 * np.trace(inverse @ a @ inverse @ b) for b in slopes] for a in slopes]
-    found = exact.fisher_information(model, observe(data, noise, merge=merge))
+    found = exact.fisher_information(model, build_targets(data, noise, merge=merge))
     assert_allclose(found, expected, rtol=1e-5, atol=1e-6)
     assert_array_equal(found, found.T)
 
@@ -484,7 +484,7 @@ def test_fisher_information(mix, noise, repeated, merge):
 def test_fisher_information_of_a_parameter_that_cannot_move():
     data = sample(MIXES["mixed"])
     model = Model(SquaredExponential(ARD([0.3, 0.6, 1.1]), 1.3, bias=0.0), 0.2)
-    found = exact.fisher_information(model, observe(data, "stochastic"))
+    found = exact.fisher_information(model, build_targets(data, "stochastic"))
     assert_array_equal(found[1], 0.0)
     assert_array_equal(found[:, 1], 0.0)
     assert np.isfinite(found).all()

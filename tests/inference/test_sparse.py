@@ -28,7 +28,7 @@ from gptd_rl.kernels.stationary import SquaredExponential
 from gptd_rl.selection.bound import REDUNDANT
 from gptd_rl.temporal import shards
 from gptd_rl.temporal.shards import Shard
-from gptd_rl.temporal.targets import distinct, observe
+from gptd_rl.temporal.targets import build_targets, distinct
 from tests.helpers import (
     NOISES,
     central_differences,
@@ -499,7 +499,7 @@ def test_gradient_where_the_basis_is_all_states_is_that_of_the_evidence(mix, noi
     data, model = far_sighted(MIXES[mix], seed=11, repeated=True), make_model("ard")
     states = distinct(data.states)[0]
     value, gradient = evidence_and_gradient(model, data, noise, states)
-    expected, expected_gradient = exact.evidence_and_gradient(model, observe(data, noise))
+    expected, expected_gradient = exact.evidence_and_gradient(model, build_targets(data, noise))
     assert_allclose(-value, expected.log_likelihood, rtol=1e-8)
     assert_allclose(gradient, expected_gradient, rtol=1e-6, atol=1e-6)
 
@@ -514,7 +514,7 @@ def test_gradient_where_the_basis_is_all_states_is_that_of_the_evidence(mix, noi
 def test_the_bound_grows_with_the_basis_and_stays_below_the_evidence(mix, noise, metric, noise_variance):
     data, model = far_sighted(MIXES[mix], seed=12), make_model(metric, noise_variance=noise_variance)
     order = incomplete_cholesky(replace(model.kernel, bias=0.0), data.states, tolerance=1e-3).indices
-    evidence = exact.evidence(model, observe(data, noise)).log_likelihood
+    evidence = exact.evidence(model, build_targets(data, noise)).log_likelihood
     sizes = [1, 2, 3, 5, 8, 13, 21, 34, len(order)]
     bounds = []
     for m in sizes:
@@ -536,7 +536,7 @@ def test_a_basis_of_all_states_is_exact(mix, noise, metric, bias, repeated):
     # distances four times as large: the states are well separated
     wide = Trajectories(4.0 * data.states, data.rewards, data.discounts, data.lengths, data.terminated)
     model = Model(kernel, 0.2)
-    seen = observe(wide, noise)
+    seen = build_targets(wide, noise)
     reference = exact.Posterior.condition(model, seen)
     posterior = condition(model, wide, noise, Basis(kernel, distinct(wide.states)[0]))
     assert_allclose(posterior.solution.evidence.log_likelihood, exact.evidence(model, seen).log_likelihood, rtol=1e-8)
@@ -580,7 +580,7 @@ def test_the_bound_has_its_digits(noise_share, left_out, whitened):
     order = incomplete_cholesky(replace(model.kernel, bias=0.0), data.states, tolerance=2.0 * left_out).indices
     _, solution = solve(model, data, "stochastic", Basis(model.kernel, data.states[order], whitened))
     expected = stable_bound(model, data, data.states[order])
-    assert expected <= exact.evidence(model, observe(data, "stochastic")).log_likelihood + 1e-3
+    assert expected <= exact.evidence(model, build_targets(data, "stochastic")).log_likelihood + 1e-3
     assert_allclose(solution.evidence.log_likelihood, expected, rtol=1e-6, atol=1e-3)
 
 
@@ -594,7 +594,7 @@ def test_all_states_of_a_gridworld_with_a_smooth_value_are_exact(noise, relevanc
     kept, smallest = independent(model.kernel, states, REDUNDANT)
     assert len(kept) < 121 and smallest >= REDUNDANT
     _, solution = solve(model, data, noise, Basis(model.kernel, states[kept], whitened=True))
-    evidence = exact.evidence(model, observe(data, noise)).log_likelihood
+    evidence = exact.evidence(model, build_targets(data, noise)).log_likelihood
     assert solution.evidence.log_likelihood <= evidence + 1e-6 * abs(evidence)
     assert_allclose(solution.evidence.log_likelihood, evidence, rtol=1e-4)
 

@@ -25,7 +25,7 @@ from gptd_rl.selection.objectives import (
     thinned_parts,
     visit_groups,
 )
-from gptd_rl.temporal.targets import observe
+from gptd_rl.temporal.targets import build_targets
 from tests.helpers import (
     METRICS,
     MIXES,
@@ -61,7 +61,7 @@ every_grouping = pytest.mark.parametrize("grouping", GROUPS)
     ("repeated", "merge"), [(False, True), (True, False), (True, True)], ids=["distinct", "unmerged", "merged"]
 )
 def test_gradient_of_the_evidence(metric, noise, mix, repeated, merge):
-    seen = observe(sample(MIXES[mix], seed=1, repeated=repeated, terminal_rewards=True), noise, merge=merge)
+    seen = build_targets(sample(MIXES[mix], seed=1, repeated=repeated, terminal_rewards=True), noise, merge=merge)
     assert_gradient(MarginalLikelihood(seen), make_model(metric))
 
 
@@ -71,7 +71,9 @@ def test_gradient_of_the_evidence(metric, noise, mix, repeated, merge):
 @pytest.mark.parametrize("repeated", [False, True], ids=["distinct", "repeated"])
 def test_gradient_of_the_thinned_evidence(metric, noise, mix, repeated):
     data = sample(MIXES[mix], seed=1, repeated=repeated)
-    assert_gradient(MarginalLikelihood(*(observe(part, noise) for part in thinned_parts(data, 3))), make_model(metric))
+    assert_gradient(
+        MarginalLikelihood(*(build_targets(part, noise) for part in thinned_parts(data, 3))), make_model(metric)
+    )
 
 
 @every_metric
@@ -80,7 +82,7 @@ def test_gradient_of_the_thinned_evidence(metric, noise, mix, repeated):
 @pytest.mark.parametrize("repeated", [False, True], ids=["distinct", "repeated"])
 @every_grouping
 def test_gradient_of_leaving_out(metric, noise, mix, repeated, grouping):
-    seen = observe(sample(MIXES[mix], seed=1, repeated=repeated, terminal_rewards=True), noise, merge=False)
+    seen = build_targets(sample(MIXES[mix], seed=1, repeated=repeated, terminal_rewards=True), noise, merge=False)
     assert_gradient(leave_out(seen, GROUPS[grouping](seen)), make_model(metric))
 
 
@@ -91,7 +93,7 @@ def test_gradient_of_the_prior(metric):
 
 @every_metric
 def test_gradient_with_the_prior_added(metric):
-    seen = observe(sample(MIXES["mixed"], seed=1), "stochastic")
+    seen = build_targets(sample(MIXES["mixed"], seed=1), "stochastic")
     prior = Prior(2.5, np.array([0.5, 1.0, 3.0]))
     assert_gradient(prior.added_to(MarginalLikelihood(seen)), make_model(metric))
 
@@ -101,17 +103,17 @@ def test_gradient_with_the_prior_added(metric):
 @every_mix
 def test_gradient_with_little_and_much_noise(noise_variance, noise, mix):
     model = make_model("ard", noise_variance=noise_variance)
-    assert_gradient(MarginalLikelihood(observe(sample(MIXES[mix], seed=1), noise)), model, rtol=1e-5)
+    assert_gradient(MarginalLikelihood(build_targets(sample(MIXES[mix], seed=1), noise)), model, rtol=1e-5)
 
 
 @every_noise
 def test_gradient_beside_a_relevance_of_zero(noise):
     """What is held at zero has no slope; the others have theirs."""
-    seen = observe(sample(MIXES["mixed"], seed=1), noise)
+    seen = build_targets(sample(MIXES["mixed"], seed=1), noise)
     model = Model(SquaredExponential(ARD([0.0, 0.6, 1.1]), bias=0.0), 0.2)
     _, gradient = MarginalLikelihood(seen)(model)
     without = Model(SquaredExponential(ARD([0.6, 1.1]), bias=0.0), 0.2)
-    _, expected = MarginalLikelihood(observe(seen.data.take_inputs([1, 2]), noise))(without)
+    _, expected = MarginalLikelihood(build_targets(seen.data.take_inputs([1, 2]), noise))(without)
     assert_array_equal(gradient[[1, 3]], 0.0)
     assert_allclose(gradient[[0, 2, 4, 5]], expected[[0, 2, 3, 4]], **CLOSE)
 
@@ -123,7 +125,7 @@ def test_gradient_beside_a_relevance_of_zero(noise):
 @every_mix
 def test_marginal_likelihood_is_minus_the_evidence(noise, mix):
     data, model = sample(MIXES[mix], seed=2), make_model("factor 1")
-    value, _ = MarginalLikelihood(observe(data, noise))(model)
+    value, _ = MarginalLikelihood(build_targets(data, noise))(model)
     assert_allclose(value, -Reference.of(model, data, noise).log_likelihood, **CLOSE)
 
 
@@ -132,7 +134,7 @@ def test_marginal_likelihood_is_minus_the_evidence(noise, mix):
 def test_thinned_evidence_is_the_average_of_evidences(noise, mix):
     data, model = sample(MIXES[mix], seed=2), make_model("factor 1")
     parts = [data.thin(3, offset) for offset in range(2)]
-    objective = MarginalLikelihood(*(observe(part, noise) for part in parts))
+    objective = MarginalLikelihood(*(build_targets(part, noise) for part in parts))
     value, _ = objective(model)
     references = [Reference.of(model, part, noise) for part in parts]
     assert_allclose(value, -np.mean([r.log_likelihood for r in references]), **CLOSE)
@@ -167,7 +169,7 @@ def test_thinned_evidence_is_regression_on_some_of_the_returns(mix, offset):
         P = inverse - inverse @ columns @ np.linalg.solve(inner, columns.T @ inverse)
         log_det += np.linalg.slogdet(inner)[1]
     expected = 0.5 * (log_det + y @ P @ y + (len(kept) - len(Z)) * np.log(2 * np.pi))
-    value, _ = MarginalLikelihood(observe(data.thin(3, offset), "stochastic"))(model)
+    value, _ = MarginalLikelihood(build_targets(data.thin(3, offset), "stochastic"))(model)
     assert_allclose(value, expected, **CLOSE)
 
 
@@ -183,7 +185,7 @@ def test_prior_by_hand():
 
 
 def test_prior_adds_up():
-    seen, model = observe(sample(MIXES["mixed"]), "stochastic"), make_model("ard")
+    seen, model = build_targets(sample(MIXES["mixed"]), "stochastic"), make_model("ard")
     prior, objective = Prior(2.0, np.ones(3)), MarginalLikelihood(seen)
     value, gradient = prior.added_to(objective)(model)
     assert_allclose(value, objective(model)[0] + prior(model)[0])
@@ -277,7 +279,7 @@ def targets_and_operator(data: Trajectories, noise: str):
 @every_grouping
 def test_leaving_out_is_refitting_without(noise, mix, repeated, grouping):
     data, model = sample(MIXES[mix], seed=3, repeated=repeated, terminal_rewards=True), make_model("factor 1")
-    seen = observe(data, noise, merge=False)
+    seen = build_targets(data, noise, merge=False)
     groups = GROUPS[grouping](seen)
     targets, F = targets_and_operator(data, noise)
     means, variances = brute_force(model, targets, F, data.states, groups)
@@ -294,7 +296,7 @@ def test_leaving_out_is_refitting_without(noise, mix, repeated, grouping):
 @pytest.mark.parametrize("mix", ["terminated", "truncated", "mixed"])
 def test_groups(mix):
     data = sample(MIXES[mix])
-    seen = observe(data, "stochastic", merge=False)
+    seen = build_targets(data, "stochastic", merge=False)
     assert_array_equal(np.concatenate(visit_groups(seen)), np.flatnonzero(data.has_row))
     assert all(len(g) == 1 for g in visit_groups(seen))
     for group, places in zip(episode_groups(seen), segments(data), strict=True):
@@ -308,7 +310,7 @@ def test_left_out_episodes_are_predicted_by_a_posterior_of_the_others(mix):
     Of a truncated episode returns are known up to its unknown tail, so what lies along the null vector is taken out.
     """
     data, model = sample(MIXES[mix], seed=4), make_model("ard")
-    seen = observe(data, "stochastic", merge=False)
+    seen = build_targets(data, "stochastic", merge=False)
     found = predict_left_out(model, seen, episode_groups(seen))
     returns = naive_returns(data)
     for s, places in enumerate(segments(data)):
@@ -337,7 +339,7 @@ def dense_P(data: Trajectories, model: Model) -> tuple[np.ndarray, np.ndarray]:
 def test_leave_one_out_residuals_of_terminated_data():
     data, model = sample(MIXES["terminated"], seed=5), make_model("ard")
     P, alpha = dense_P(data, model)
-    seen = observe(data, "stochastic", merge=False)
+    seen = build_targets(data, "stochastic", merge=False)
     found = predict_left_out(model, seen, visit_groups(seen))
     assert_allclose(found.residuals, alpha / np.diag(P), **CLOSE)
     assert_allclose(found.variances, 1 / np.diag(P), **CLOSE)
@@ -348,9 +350,9 @@ def test_leave_one_episode_out_residuals(mix):
     """P_ee⁺α_e, with the pseudo-inverse for truncated segments, whose P_ee is singular along z."""
     data, model = sample(MIXES[mix], seed=5), make_model("ard")
     P, alpha = dense_P(data, model)
-    seen = observe(data, "stochastic", merge=False)
+    seen = build_targets(data, "stochastic", merge=False)
     found = predict_left_out(model, seen, episode_groups(seen))
-    on_states = seen.operator.spread(found.residuals)
+    on_states = seen.operator.matvec(found.residuals)
     for s, places in enumerate(segments(data)):
         e = list(places)
         inverse = np.linalg.pinv(P[np.ix_(e, e)], rcond=1e-10, hermitian=True)
@@ -367,9 +369,9 @@ def test_leave_one_episode_out_residuals(mix):
 def test_leaving_out_does_not_care_for_the_tail(mix, grouping):
     """Rewards are all that counts: the returns of a truncated run shifted along its null vector are as good."""
     data, model = sample(MIXES[mix], seed=6), make_model("ard")
-    seen = observe(data, "stochastic", merge=False)
+    seen = build_targets(data, "stochastic", merge=False)
     Z = naive_null_vectors(data)
-    shifted = seen.operator.observe(naive_returns(data) + Z @ np.full(Z.shape[1], 7.0))
+    shifted = seen.operator.rmatvec(naive_returns(data) + Z @ np.full(Z.shape[1], 7.0))
     assert_allclose(shifted[data.has_row], seen.targets[data.has_row], **CLOSE)
     value, _ = leave_out(seen, GROUPS[grouping](seen))(model)
     assert np.isfinite(value)
@@ -378,7 +380,7 @@ def test_leaving_out_does_not_care_for_the_tail(mix, grouping):
 def test_the_objective_of_one_episode_is_its_prior():
     """Leaving out the only episode leaves nothing to predict from: mean 0, variance k + σ²."""
     data, model = sample([(6, True)], seed=7), make_model("ard")
-    seen = observe(data, "stochastic", merge=False)
+    seen = build_targets(data, "stochastic", merge=False)
     found = predict_left_out(model, seen, episode_groups(seen))
     assert_allclose(found.residuals, naive_returns(data), **CLOSE)
     assert_allclose(found.variances, 1.3 + 0.4 + 0.2, **CLOSE)
@@ -390,7 +392,7 @@ def test_evaluating_again_and_again(noise, terminated, monkeypatch):
     """The buffer of an objective is used again hundreds of times; what piles up in its unused half must not burst."""
     monkeypatch.setattr(kernels, "TILE", 2)
     data = sample([(100, terminated)] * 4, repeated=True)
-    objective, model = MarginalLikelihood(observe(data, noise)), make_model("ard")
+    objective, model = MarginalLikelihood(build_targets(data, noise)), make_model("ard")
     first = objective(model)
     for _ in range(200):
         again = objective(model)
@@ -403,7 +405,7 @@ def test_evaluating_again_and_again(noise, terminated, monkeypatch):
 def test_objectives_leave_the_observations_alone(noise, mix):
     """Buffers are overwritten inside; nothing that is kept may be."""
     data, model = sample(MIXES[mix], seed=8), make_model("ard")
-    seen = observe(data, noise, merge=False)
+    seen = build_targets(data, noise, merge=False)
     objectives: list[Objective] = [
         MarginalLikelihood(seen),
         *(leave_out(seen, groups(seen)) for groups in GROUPS.values()),

@@ -1,4 +1,4 @@
-"""Shards from anywhere, passed over by any hands: one answer, whoever does the work and however the data were cut."""
+"""Shards from anywhere, passed over by any backend: one answer, whoever does the work and however the data were cut."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from gptd_rl.estimators import engines as problems
 from gptd_rl.inference import sparse
 from gptd_rl.selection import bound
 from gptd_rl.sharding import sources as shard_sources
-from gptd_rl.sharding.dataset import ATTEMPTS, Cache, Dask, Fleet, Recipe, Threads, hands_for
+from gptd_rl.sharding.dataset import ATTEMPTS, Cache, Dask, ShardedDataset, ShardSpec, Threads, make_backend
 from gptd_rl.sharding.sources import Episodes, File, Sources, split
 from gptd_rl.temporal.shards import Shard
 from tests.helpers import MIXES, NOISES, assert_same, sample
@@ -141,8 +141,8 @@ def folders(tmp_path_factory, monkeypatch) -> Callable[[], list[Path]]:
     return lambda: list(place.glob("gptd-rl-*"))
 
 
-def fleet_of(parts: Any, executor: Any = None, noise: Any = "stochastic") -> Fleet:
-    return Fleet([Recipe(source, noise) for source in Sources.of(parts)], hands_for(executor))
+def fleet_of(parts: Any, executor: Any = None, noise: Any = "stochastic") -> ShardedDataset:
+    return ShardedDataset([ShardSpec(source, noise) for source in Sources.of(parts)], make_backend(executor))
 
 
 # -------------------------------------------------------------------------------------- trajectories in files
@@ -316,12 +316,12 @@ def test_a_generator_is_put_aside_as_it_comes(folders):
     (folder,) = folders()
     assert all(isinstance(shard, File) and Path(shard.path).parent == folder for shard in shards)
     assert_same(loaded(shards), DATA)
-    fleet = Fleet([Recipe(shard, "stochastic") for shard in shards], Threads(None), (shards,))
-    fleet = fleet.changed(every=2)
+    dataset = ShardedDataset([ShardSpec(shard, "stochastic") for shard in shards], Threads(None), (shards,))
+    dataset = dataset.changed(every=2)
     del shards
     gc.collect()
-    assert folders() == [folder], "the fleet still needs it"
-    del fleet
+    assert folders() == [folder], "the dataset still needs it"
+    del dataset
     gc.collect()
     assert folders() == []
 
@@ -330,7 +330,7 @@ def test_a_generator_is_put_aside_as_it_comes(folders):
 def test_temporary_folders_go_without_a_warning(how, folders):
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
-        kept: Any = Sources.of(iter(PARTS)) if how == "generator" else hands_for(Inline())
+        kept: Any = Sources.of(iter(PARTS)) if how == "generator" else make_backend(Inline())
         assert len(folders()) == 1
         del kept
         gc.collect()
@@ -508,12 +508,12 @@ def number_of(shard: Shard, seconds: float) -> int:
 
 @every_hand
 def test_results_come_in_the_order_of_the_shards(executor):
-    fleet = fleet_of(numbered(12), executor)
+    dataset = fleet_of(numbered(12), executor)
     told: list[tuple[int, int]] = []
-    fleet.hands.on_shard = lambda done, n: told.append((done, n))
-    assert list(fleet.map(number_of, 0.03)) == list(range(12))
+    dataset.backend.on_shard = lambda done, n: told.append((done, n))
+    assert list(dataset.map(number_of, 0.03)) == list(range(12))
     assert told == [(i, 12) for i in range(13)]
-    assert fleet.sum(number_of, 0.0) == sum(range(12))
+    assert dataset.sum(number_of, 0.0) == sum(range(12))
 
 
 class Inline(Executor):
@@ -552,11 +552,11 @@ def fails_at_two(shard: Shard, seconds: float) -> int:
 
 @every_hand
 def test_an_error_in_a_pass_comes_through(executor):
-    fleet = fleet_of(numbered(6), executor)
+    dataset = fleet_of(numbered(6), executor)
     done: list[int] = []
     with pytest.raises(ArithmeticError, match="shard 2 is odd"):
-        done.extend(fleet.map(fails_at_two, 0.0))
-    assert list(fleet.map(number_of, 0.0)) == list(range(6)), "the hands are still there"
+        done.extend(dataset.map(fails_at_two, 0.0))
+    assert list(dataset.map(number_of, 0.0)) == list(range(6)), "the backend are still there"
 
 
 SHORT_AND_LONG = [sample([(30, False)]), sample([(4, False), (3, False)], 1), sample([(25, True), (5, False)], 2)]
@@ -568,11 +568,11 @@ def count_states(shard: Shard, factor: int) -> int:
 
 @every_hand
 def test_a_shard_of_which_thinning_leaves_nothing_gives_no_result(executor):
-    fleet = fleet_of(SHORT_AND_LONG, executor).changed(every=10)
-    assert list(fleet.map(count_states, 1)) == [3, 3]
-    late = fleet.changed(offset=7)
+    dataset = fleet_of(SHORT_AND_LONG, executor).changed(every=10)
+    assert list(dataset.map(count_states, 1)) == [3, 3]
+    late = dataset.changed(offset=7)
     assert list(late.map(count_states, 1)) == [len(SHORT_AND_LONG[i].thin(10, 7)) for i in (0, 2)]
-    assert list(fleet.changed(every=1).map(count_states, 1)) == [30, 7, 30]
+    assert list(dataset.changed(every=1).map(count_states, 1)) == [30, 7, 30]
 
 
 def first_state(shard: Shard, factor: float) -> np.ndarray:
@@ -581,8 +581,8 @@ def first_state(shard: Shard, factor: float) -> np.ndarray:
 
 @every_hand
 def test_inputs_are_taken(executor):
-    fleet = fleet_of(SHORT_AND_LONG, executor).changed(inputs=np.array([2, 0]))
-    for found, data in zip(fleet.map(first_state, 2.0), SHORT_AND_LONG, strict=True):
+    dataset = fleet_of(SHORT_AND_LONG, executor).changed(inputs=np.array([2, 0]))
+    for found, data in zip(dataset.map(first_state, 2.0), SHORT_AND_LONG, strict=True):
         assert_array_equal(found, 2.0 * data.states[0, [2, 0]])
 
 
@@ -590,7 +590,7 @@ def test_two_fleets_are_one():
     one, other = fleet_of(numbered(2)), fleet_of(numbered(5)[2:], Inline())
     both = one + other
     assert list(both.map(number_of, 0.0)) == list(range(5))
-    assert both.hands is one.hands
+    assert both.backend is one.backend
 
 
 @dataclass(frozen=True, eq=False)
@@ -626,13 +626,13 @@ def loads(shards: list[Counted]) -> list[int]:
 @pytest.fixture
 def passes(monkeypatch) -> list[int]:
     """Number of passes over shards so far."""
-    original, n = Fleet.map, [0]
+    original, n = ShardedDataset.map, [0]
 
-    def counting(self: Fleet, *arguments: Any) -> Any:
+    def counting(self: ShardedDataset, *arguments: Any) -> Any:
         n[0] += 1
         return original(self, *arguments)
 
-    monkeypatch.setattr(Fleet, "map", counting)
+    monkeypatch.setattr(ShardedDataset, "map", counting)
     return n
 
 
@@ -659,30 +659,30 @@ def test_a_shard_is_read_once_by_each_process(executor, counted, passes, expecte
 
 
 def test_what_does_not_fit_into_memory_is_read_again(counted):
-    recipes = [Recipe(source, "stochastic") for source in counted]
+    specs = [ShardSpec(source, "stochastic") for source in counted]
     sizes = [Shard.of(part, "stochastic").nbytes for part in PARTS]
     cache = Cache(limit=max(sizes) + min(sizes))
     small, large, other, another = np.argsort(sizes)
-    first = cache.get(recipes[large])
-    cache.get(recipes[small])
-    assert cache.get(recipes[large]) is first, "both fit"
-    cache.get(recipes[other])  # the small one was not used for longest
+    first = cache.get(specs[large])
+    cache.get(specs[small])
+    assert cache.get(specs[large]) is first, "both fit"
+    cache.get(specs[other])  # the small one was not used for longest
     assert [loads(counted)[i] for i in (small, large, other, another)] == [1, 1, 1, 0]
-    cache.get(recipes[small])
+    cache.get(specs[small])
     assert loads(counted)[small] == 2
     tiny = Cache(limit=1)
-    assert tiny.get(recipes[another]) is tiny.get(recipes[another]), "one is always kept"
+    assert tiny.get(specs[another]) is tiny.get(specs[another]), "one is always kept"
 
 
 def test_thinned_and_whole_are_kept_apart(counted):
     cache = Cache(limit=np.inf)
-    recipe = Recipe(counted[0], "stochastic")
-    thinned = Recipe(counted[0], "stochastic", every=3)
-    shards = [cache.get(recipe), cache.get(thinned), cache.get(Recipe(counted[0], "stochastic", every=3, offset=1))]
-    shards += [cache.get(Recipe(counted[0], noise="deterministic"))]
-    shards += [cache.get(Recipe(counted[0], "stochastic", inputs=np.array([i]))) for i in (0, 1)]
+    spec = ShardSpec(counted[0], "stochastic")
+    thinned = ShardSpec(counted[0], "stochastic", every=3)
+    shards = [cache.get(spec), cache.get(thinned), cache.get(ShardSpec(counted[0], "stochastic", every=3, offset=1))]
+    shards += [cache.get(ShardSpec(counted[0], noise="deterministic"))]
+    shards += [cache.get(ShardSpec(counted[0], "stochastic", inputs=np.array([i]))) for i in (0, 1)]
     assert len({id(shard) for shard in shards}) == 6
-    assert cache.get(recipe) is shards[0] and cache.get(thinned) is shards[1]
+    assert cache.get(spec) is shards[0] and cache.get(thinned) is shards[1]
 
 
 # -------------------------------------------------------------------------------------- the same answer
@@ -969,8 +969,8 @@ def test_dask_gives_the_same(client, noise, files, expected):
 
 
 def test_dask_gives_results_in_the_order_of_the_shards(client):
-    fleet = fleet_of(numbered(9), client)
-    assert list(fleet.map(number_of, 0.02)) == list(range(9))
+    dataset = fleet_of(numbered(9), client)
+    assert list(dataset.map(number_of, 0.02)) == list(range(9))
     assert list(fleet_of(SHORT_AND_LONG, client).changed(every=10).map(count_states, 1)) == [3, 3]
 
 
@@ -1035,7 +1035,7 @@ class Lossy:
         return {"worker": 1}
 
     def submit(self, function: Any, *arguments: Any, pure: bool) -> Any:
-        if function is Recipe.prepare:
+        if function is ShardSpec.prepare:
             self.prepared.append(arguments[0].source.name)
         return Promised(self, function, arguments)
 
@@ -1059,8 +1059,8 @@ class Promised:
 def test_what_dask_cannot_make_again_is_placed_anew():
     pytest.importorskip("distributed", reason="the extra gptd-rl[dask] is not installed")
     client = Lossy(n_losses=2)
-    recipes = [Recipe(source, "stochastic") for source in Sources.of(numbered(8))]
-    assert list(Fleet(recipes, Dask(client)).map(number_of, 0.0)) == list(range(8))
+    specs = [ShardSpec(source, "stochastic") for source in Sources.of(numbered(8))]
+    assert list(ShardedDataset(specs, Dask(client)).map(number_of, 0.0)) == list(range(8))
     assert client.prepared.count("shard 1 of 8") == 3
     assert sorted(set(client.prepared)) == [f"shard {i} of 8" for i in range(1, 9)]
 
@@ -1068,11 +1068,11 @@ def test_what_dask_cannot_make_again_is_placed_anew():
 @pytest.mark.parametrize("closes", [False, True])
 def test_what_dask_loses_again_and_again_is_named(closes):
     pytest.importorskip("distributed", reason="the extra gptd-rl[dask] is not installed")
-    recipes = [Recipe(source, "stochastic") for source in Sources.of(numbered(3))]
-    fleet = Fleet(recipes, Dask(Lossy(n_losses=100, closes=closes)))
+    specs = [ShardSpec(source, "stochastic") for source in Sources.of(numbered(3))]
+    dataset = ShardedDataset(specs, Dask(Lossy(n_losses=100, closes=closes)))
     times = 1 if closes else ATTEMPTS
     with pytest.raises(RuntimeError, match=rf"^shard 1 of 3 was lost {times} times on the Dask cluster: lost with its"):
-        list(fleet.map(number_of, 0.0))
+        list(dataset.map(number_of, 0.0))
 
 
 @contextmanager
