@@ -100,7 +100,7 @@ def run(training: Training, deterministic: bool, seed: int, args: argparse.Names
         lower, upper = evaluation.value.confidence_interval(states, level)
         found[f"coverage {level:.0%}"] = float(np.mean((lower <= value) & (value <= upper)))
     found["half width"] = float(np.mean(upper - lower)) / 2
-    found["learners"] = evaluation.setting.learners
+    found["learners"] = evaluation.config.learners
     return found
 
 

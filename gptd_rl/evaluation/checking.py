@@ -13,8 +13,8 @@ from scipy.stats import norm
 from gptd_rl.evaluation.environments import Environment
 from gptd_rl.evaluation.fitting import Tick
 from gptd_rl.evaluation.ground_truth import held_out, rolled_out
-from gptd_rl.evaluation.results import LEVELS, Check, Disagreement, Score, ValueFunction
 from gptd_rl.evaluation.value_models import Returns, along
+from gptd_rl.report.records import LEVELS, Check, Disagreement, Score, ValueFunction
 from gptd_rl.rollouts.collect import collect
 from gptd_rl.types import Array
 

@@ -20,7 +20,8 @@ from gptd_rl.evaluation.checking import Observed, check, disagreements, observe
 from gptd_rl.evaluation.environments import opened
 from gptd_rl.evaluation.fitting import fit
 from gptd_rl.evaluation.off_policy import OnStates, compare_policies, fit_target
-from gptd_rl.evaluation.results import Evaluation, Interval, Setting, StartReturn, Timing, ValueFunction
+from gptd_rl.evaluation.results import Evaluation
+from gptd_rl.report.records import EvaluationConfig, Interval, StartReturn, Timing, ValueFunction
 from gptd_rl.rollouts.collect import checked_count, checked_discount, collect
 from gptd_rl.sb3.critics import critic_name, critic_of
 from gptd_rl.sb3.loading import Normalised, check_spaces
@@ -163,7 +164,7 @@ def evaluate_agent(
         checked = check(judged, {"GPTD": value} | others, critic)
         tell("check", 1, 1)
         done = time.perf_counter()
-    setting = Setting(
+    config = EvaluationConfig(
         agent=_agent_name(policy),
         env=place.name,
         gamma=gamma,
@@ -178,7 +179,7 @@ def evaluate_agent(
     )
     starts = fitted.start_values if target is None else value.predict(data.states[data.starts])
     return Evaluation(
-        setting=setting,
+        config=config,
         start=_start(starts, observed),
         relevance=relevance,
         check=checked,

@@ -13,7 +13,6 @@ import numpy as np
 from gptd_rl.data.trajectories import Trajectories
 from gptd_rl.estimators.gptd import GPTD
 from gptd_rl.evaluation.calibration import Calibrated, calibrate, left_out, stack
-from gptd_rl.evaluation.results import Relevance
 from gptd_rl.evaluation.value_models import (
     Bounded,
     Conditioned,
@@ -27,6 +26,7 @@ from gptd_rl.evaluation.value_models import (
     relative_to,
 )
 from gptd_rl.exceptions import InterruptedFitWarning, RelevanceWarning
+from gptd_rl.report.records import Relevance
 from gptd_rl.types import Array
 
 N_SELECTED = 2000  # states that choose the kernel

@@ -125,7 +125,7 @@ def test_what_was_found_is_in_the_log(learnt) -> None:
     assert values["gptd/coverage"] == found.check.scores[0].coverage[-1]
     assert values["gptd/rmse"] == found.check.scores[0].rmse
     assert_allclose(values["gptd/critic_rmse"], found.check.scores[1].rmse)
-    assert values["gptd/relevance/input_0"] == found.relevance.strengths[0]
+    assert values["gptd/relevance/input_0"] == found.relevance.scaled_relevances[0]
     assert values["time/total_timesteps"] == 200
     assert "tensorboard" in excluded["time/total_timesteps"]
 
@@ -149,7 +149,7 @@ def test_the_last_evaluation_is_about_the_model_as_it_was(learnt) -> None:
 
 def test_names_of_inputs_are_keys(learnt) -> None:
     found = learnt[1].last
-    named = replace(found, setting=replace(found.setting, inputs=("speed of θ₁ / s",)))
+    named = replace(found, config=replace(found.config, inputs=("speed of θ₁ / s",)))
     assert "gptd/relevance/speed_of_θ₁_s" in numbers(named)
 
 
