@@ -194,7 +194,7 @@ def plot_reliability(
 ) -> Axes:
     """Coverage against level: calibrated intervals stay near the diagonal, within the band of sampling error."""
     ax = new_axes(ax)
-    ax.fill_between(100 * shares, 100 * band[0], 100 * band[1], color=COLOURS["shade"], lw=0, label="sampling error")
+    ax.fill_between(100 * shares, 100 * band[0], 100 * band[1], color=COLOURS["shade"], lw=0, label="expected")
     ax.plot([0, 100], [0, 100], color=COLOURS["faint"], lw=0.9, ls=DASHES)
     styles = [("model", "-", "o"), ("critic", "--", "x"), ("other", ":", "s"), ("faint", "-.", "^")]
     for (name, coverage), (colour, dashes, marker) in zip(reliability.items(), styles, strict=False):

@@ -5,31 +5,30 @@ from __future__ import annotations
 import argparse
 import contextlib
 import importlib.util
-import io
 import json
 import subprocess
 import sys
 import types
 import warnings
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import gymnasium as gym
 import numpy as np
 import pytest
-from rich.console import Console
 
 import gptd_rl
 from gptd_rl.agents import PolicyIteration
 from gptd_rl.agents.reference.gridworld import TowardsMiddle
-from gptd_rl.cli import collect, options, outputs, plot, terminal
+from gptd_rl.cli import collect, options, outputs, plot
 from gptd_rl.cli.main import main, parser
-from gptd_rl.evaluation import results
+from gptd_rl.estimators import storage
+from gptd_rl.evaluation.results import Evaluation
 from gptd_rl.exceptions import AgentError, InterruptedFitWarning
-from gptd_rl.report.summary import number, strongest, summary
+from gptd_rl.progress import stage_bars
 from gptd_rl.sb3 import loading as archives
+from tests.report.evaluations import in_gridworld
 
 GRID = "gptd_rl/LatentGridworld-v0"
 Capture = pytest.CaptureFixture[str]
@@ -238,7 +237,7 @@ def test_unwritable_path_is_told_before_any_work(
 ):
     (tmp_path / "file").write_text("mine")
     monkeypatch.setattr(gym, "make", lambda *args, **kwargs: pytest.fail("there was work"))
-    monkeypatch.setattr(gptd_rl, "load", lambda path: pytest.fail("there was work"))
+    monkeypatch.setattr(storage, "load", lambda path: pytest.fail("there was work"))
     more: dict[str, list[object]] = {
         "collect": ["--env", GRID, "--n-episodes", 1, "--gamma", 0.9],
         "evaluate": ["--env", GRID, "--agent", agent_file],
@@ -311,7 +310,7 @@ def test_collect_random_episodes(tmp_path: Path, capsys: Capture):
     assert set(data.discounts[left]) <= {0.9}
     said, error = capsys.readouterr()
     assert error == "" and said.count("\n") == 1
-    assert f"{out}: {data.n_transitions} transitions with 2 inputs, from 10 episodes" in said
+    assert f"{out}: {data.n_transitions} transitions with 2 inputs, 10 episodes, " in said
     again = tmp_path / "again.npz"
     assert run("collect", "--env", GRID, "--n-episodes", 10, "--gamma", 0.9, "--seed", 3, "--out", again) == 0
     np.testing.assert_array_equal(gptd_rl.Trajectories.load(again).states, data.states)
@@ -599,17 +598,17 @@ def test_plot_a_model(gridworld: gptd_rl.Trajectories, tmp_path: Path, capsys: C
     capsys.readouterr()
     for inputs in ((0, 2), (1, 1)):
         assert run("plot", path, "--inputs", *inputs, "--out", tmp_path / "w.png") == 2
-        assert "--inputs must be two different ones of 0 to 1" in complaint(capsys)
+        assert "--inputs must be two different numbers from 0 to 1" in complaint(capsys)
 
 
 def test_plot_transitions(gridworld: gptd_rl.Trajectories, tmp_path: Path, capsys: Capture):
     path = gridworld.save(tmp_path / "data.npz")
     assert run("plot", path, "--out", tmp_path / "v.png") == 0
     first, second = capsys.readouterr().out.splitlines()
-    assert first == f"{path} holds 60 transitions: fitting GPTD() to them"
+    assert first == f"{path} contains 60 transitions: fitting GPTD()"
     assert second == f"picture: {tmp_path / 'v.png'}"
     assert run("plot", path, "--inputs", 0, 5, "--out", tmp_path / "w.png") == 2
-    assert "of 0 to 1, got 0 5" in complaint(capsys)
+    assert "from 0 to 1, got 0 5" in complaint(capsys)
 
 
 def walk(*inputs: Any) -> gptd_rl.GPTD:
@@ -622,8 +621,8 @@ def test_what_is_drawn():
     axes = plot.draw(walk(np.arange(9.0), np.zeros(9), np.arange(9.0) % 2)).axes
     assert [ax.get_title() for ax in axes if ax.get_title()] == [
         "value function and visited states",
-        "where it is unsure",
-        "what matters",
+        "standard deviation",
+        "relevances",
     ]
     assert all((ax.get_xlabel(), ax.get_ylabel()) == ("input 0", "input 2") for ax in axes[:2])
     assert [ax.get_ylabel() for ax in axes[3:]] == ["V", "standard deviation of V"]
@@ -633,7 +632,7 @@ def test_what_is_drawn():
 
 def test_one_input_is_a_section():
     axes = plot.draw(walk(np.arange(9.0))).axes
-    assert [ax.get_title() for ax in axes] == ["value function, with 95 % interval", "what matters"]
+    assert [ax.get_title() for ax in axes] == ["value function with 95 % interval", "relevances"]
 
 
 @pytest.mark.parametrize(
@@ -643,10 +642,10 @@ def test_one_input_is_a_section():
         ("text.gptd", "v.png", "neither a model nor transitions"),
         ("arrays.npz", "v.png", "does not hold trajectories"),
         ("agent.gptd", "v.png", "is not a gptd-rl model"),
-        ("q.gptd", "v.png", "holds a GPTDQ: only GPTD models can be drawn"),
+        ("q.gptd", "v.png", "contains a GPTDQ: only GPTD models can be drawn"),
         ("text.gptd", "v.xyz", "its name must end in .png or"),
         ("text.gptd", "v", "its name must end in .png or"),
-        ("text.png", "text.png", "is the file to be read"),
+        ("text.png", "text.png", "is the input file"),
         (".", "v.png", "there is no file"),
     ],
 )
@@ -668,46 +667,12 @@ def test_plot_refuses(
 # evaluate, with a stand-in for the work
 
 
-def an_evaluation(**changes: Any) -> results.Evaluation:
-    """Made up."""
-    data = gptd_rl.collect(GRID, TowardsMiddle(), n_transitions=20, gamma=0.9, seed=0)
-    setting = results.Setting("A2C", "Grid[red]-v0", 0.95, True, 20, 5, 4, tuple("abcdefgh"), False, 0, {"GPTD": 1.0})
-    relevance = results.Relevance(
-        "ard", np.array([0.5, 3.0, *[0.01] * 5, 1e-9]), None, None, tuple(range(7)), (7,), -10.0, -9.0, 20
-    )
-    start = results.StartReturn(results.Interval(-4.5, -5.0, -4.0), results.Interval(-20.0, -23.0, -17.0), -20, 7.5, 4)
-    scores = (
-        results.Score("GPTD", 0.1234, 0.0, -0.5, (0.5, 0.8, 0.947), 0.25),
-        results.Score("A2C's critic", 12345.6, 0.1, float("nan"), (0.1, 0.2, 0.3), 1e-5),
-        results.Score("Monte Carlo", 2.0, 0.1, 3.0, (0.4, 0.7, 0.9), 2.5),
-    )
-    zeros = np.zeros(3)
-    check = results.Check(
-        "rollouts", np.zeros((3, 8)), zeros, zeros, np.arange(3), zeros, zeros, zeros, None, zeros, {}, scores, 200
-    )
-    timing = results.Timing(1.0, 2.0, 3.0)
-    made: dict[str, Any] = dict(
-        setting=setting,
-        start=start,
-        relevance=relevance,
-        check=check,
-        disagreements=(),
-        off_policy=None,
-        value=None,
-        critic=None,
-        data=data,
-        warnings=("Few episodes.",),
-        timing=timing,
-    )
-    return results.Evaluation(**made | changes)
-
-
 @pytest.fixture(autouse=True)
 def work(monkeypatch) -> dict[str, Any]:
     """Put a stand-in for `evaluate_agent` in its place; what it was called with, and what it does, are in here."""
     seen: dict[str, Any] = {}
 
-    def evaluate_agent(policy: Any, env: Any, **options: Any) -> results.Evaluation:
+    def evaluate_agent(policy: Any, env: Any, **options: Any) -> Evaluation:
         seen.update(options, policy=policy, env=env)
         print("an environment that prints")
         for stage, done, total in [
@@ -720,9 +685,9 @@ def work(monkeypatch) -> dict[str, Any]:
             options["progress"](stage, done, total)
         if "error" in seen:
             raise seen["error"]
-        return an_evaluation()
+        return in_gridworld()
 
-    def write(self: results.Evaluation, folder: Path, command: str) -> Path:
+    def write(self: Evaluation, folder: Path, command: str) -> Path:
         assert command.startswith("gptd-rl ")
         (folder / "index.html").write_text("page")
         return folder / "index.html"
@@ -730,7 +695,7 @@ def work(monkeypatch) -> dict[str, Any]:
     module = types.ModuleType("gptd_rl.evaluation.evaluate")
     module.evaluate_agent = evaluate_agent  # type: ignore[attr-defined]
     monkeypatch.setitem(sys.modules, "gptd_rl.evaluation.evaluate", module)
-    monkeypatch.setattr(results.Evaluation, "write", write)
+    monkeypatch.setattr(Evaluation, "write", write)
     return seen
 
 
@@ -763,7 +728,7 @@ def test_evaluate_prints_json_and_nothing_else(
     assert run("evaluate", "--env", GRID, "--agent", agent_file, "--out", tmp_path, "--json") == 0
     said, error = capsys.readouterr()
     found = json.loads(said)
-    assert found["setting"]["agent"] == "A2C" and found["check"]["scores"][1]["nlpd"] is None
+    assert found["config"]["agent"] == "A2C" and found["check"]["scores"][1]["nlpd"] is None
     assert found["page"] == str(tmp_path / "index.html")
     assert error == "an environment that prints\n"
 
@@ -775,7 +740,7 @@ def test_evaluate_prints_json_and_nothing_else(
         (InterruptedFitWarning("the best so far"), 130, "interrupted, nothing was written"),
         (AgentError("no such agent"), 2, "no such agent"),
         (gptd_rl.CollectionError("cannot begin"), 2, "cannot begin"),
-        (gptd_rl.CollectionError("broke", an_evaluation().data), 1, "broke"),
+        (gptd_rl.CollectionError("broke", in_gridworld().data), 1, "broke"),
         (ValueError("nothing\nto fit"), 1, "nothing to fit"),
     ],
 )
@@ -796,82 +761,20 @@ def test_evaluate_fails(
     assert not (tmp_path / "new").exists()
 
 
-# The summary
-
-
-def shown(evaluation: results.Evaluation, width: int = 150) -> str:
-    console = Console(width=width, record=True, file=io.StringIO())
-    console.print(summary(evaluation))
-    return console.export_text()
-
-
-def test_summary():
-    text = shown(an_evaluation())
-    for words in (
-        "A2C on Grid[red]-v0: 20 transitions in 5 episodes, 4 of which terminated; ",
-        "; γ = 0.95, most likely actions, seed 0",
-        "-4.5, 95 % interval -5 to -4",
-        "-20 ± 3 (95 %) over 4 episodes; Stable-Baselines3 reports -20 ± 7.5, the spread of episodes",
-        "b 3, a 0.5, c 0.01, d 0.01, e 0.01, f 0.01, 2 weaker ones",
-        "can be left out       h",
-        "RMSE ┃ 95 % coverage ┃ half-width ┃ NLPD",
-        "the mean of 200 fresh rollouts at 3 held-out states",
-        "warning: Few episodes.",
-    ):
-        assert words in text, text
-    rows = [[cell.strip() for cell in line.split("│")[1:-1]] for line in text.splitlines() if line.startswith("│")]
-    assert rows == [
-        ["GPTD", "0.123", "94.7 %", "0.25", "-0.5"],
-        ["A2C's critic", "12346", "30.0 %", "1e-05", "–"],
-        ["Monte Carlo", "2", "90.0 %", "2.5", "3"],
-    ]
-
-
-def test_summary_of_what_there_is_not():
-    made = an_evaluation()
-    text = shown(
-        replace(
-            made,
-            start=replace(made.start, returns=None, n_episodes=1),
-            relevance=replace(made.relevance, kernel="isotropic", removed=()),
-            check=replace(made.check, kind="returns", n_rollouts=0),
-            off_policy=results.OffPolicy("PPO", 9, 0.5, 0.5, "They differ."),
-            warnings=("They differ.",),
-        )
-    )
-    assert "not known: 1 episode complete" in text and "all observations alike" in text
-    assert "can be left out" not in text and "returns of fresh episodes" in text
-    assert "PPO, on the data of A2C" in text and text.count("They differ.") == 1
-    assert shown(made, 60)  # narrow terminals
-
-
-def test_strongest():
-    assert strongest(["a"], [0.123]) == "a 0.12"
-    assert strongest(list("abcdef"), [1, 2, 3, 4, 5, 6]).startswith("f 6, e 5")
-    assert "weaker" not in strongest(list("abcdef"), [1, 2, 3, 4, 5, 6])
-
-
-@pytest.mark.parametrize(
-    ("x", "text"), [(float("nan"), "–"), (0.0, "0"), (-1234.5, "-1234"), (1.23456, "1.23"), (2e9, "2e+09")]
-)
-def test_number(x: float, text: str):
-    assert number(x) == text
-
-
 # The terminal
 
 
 def test_progress_on_a_terminal(monkeypatch, capsys: Capture):
     monkeypatch.setenv("FORCE_COLOR", "1")  # rich takes any stream for a terminal then
     monkeypatch.setenv("TERM", "xterm")
-    with terminal.progress("collect", "fit", "check") as report:
-        report("collect", 5, 10)
-        report("fit", 0, 0)
-        report("check", 2, 4)
+    with stage_bars("collect", "fit", "check") as bars:
+        bars.advanced("collect", 5, 10)
+        bars.advanced("fit", 0, 0)
+        bars.advanced("check", 2, 4)
     out, error = capsys.readouterr()
     assert out == "" and all(word in error for word in ("collect", "fit", "check", "2/4"))
-    with terminal.progress("fit") as report:
-        report("fit", 0, 0)  # nobody knows how much there is
+    with stage_bars("fit") as bars:
+        bars.advanced("fit", 0, 0)  # of unknown length
     assert "0/0" not in capsys.readouterr().err
 
 
