@@ -32,7 +32,13 @@ def test_plot_heatmap_centres_cells_on_the_grid():
 
 
 def test_plot_heatmap_marks_values_beyond_the_limits():
-    for limits, expected in (((-1.0, 1.0), "both"), ((-9.0, 9.0), "neither"), (None, "neither")):
+    for limits, expected in (
+        ((1.0, 2.0), "both"),
+        ((-1.0, 1.0), "max"),
+        ((1.0, 9.0), "min"),
+        ((0.0, 5.0), "neither"),
+        (None, "neither"),
+    ):
         ax = charts.plot_heatmap(np.array([[0.0, 5.0]]), (0.0, 1.0, 0.0, 0.0), label="V", limits=limits)
         assert ax.images[0].colorbar is not None and ax.images[0].colorbar.extend == expected
 
