@@ -8,8 +8,9 @@ import numpy as np
 from gymnasium import Space, spaces
 from numpy.typing import ArrayLike, NDArray
 
+from gptd_rl.checks import as_states
 from gptd_rl.data.spaces import unflatten
-from gptd_rl.data.trajectories import Trajectories, as_states
+from gptd_rl.data.trajectories import Trajectories
 from gptd_rl.estimators.gptdq import GPTDQ
 from gptd_rl.evaluation.fitting import excerpt, uninterrupted
 from gptd_rl.evaluation.results import OffPolicy, Relevance

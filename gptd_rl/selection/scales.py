@@ -24,8 +24,8 @@ class Scales:
     constant: NDArray[np.bool_]  # which inputs are constant  [D]
 
     @classmethod
-    def of(cls, data: Trajectories, n_labels: int = 0) -> Scales:
-        """Measure `data`, whose last `n_labels` columns are names rather than inputs."""
+    def of(cls, data: Trajectories, n_categorical: int = 0) -> Scales:
+        """Measure `data`, whose last `n_categorical` columns are names rather than inputs."""
         H = TemporalDifference.of(data)
         z = H.null_vectors()
         returns = H.returns(data.rewards)
@@ -34,7 +34,7 @@ class Scales:
         variance = float(returns.var())
         if variance <= 1e-12 * level**2:
             variance = level**2 or 1.0
-        inputs = data.states[:, : data.n_dims - n_labels]
+        inputs = data.states[:, : data.n_dims - n_categorical]
         constant = np.ptp(inputs, axis=0) <= 1e-12 * np.abs(inputs).max(axis=0)
         return cls(variance, level, np.where(constant, 1.0, inputs.std(axis=0)), constant)
 

@@ -14,7 +14,7 @@ from functools import partial
 import numpy as np
 from numpy.typing import NDArray
 
-from gptd_rl.data.action_types import NO_ACTIONS, Actions
+from gptd_rl.data.resampling import coarsen
 from gptd_rl.data.trajectories import Trajectories
 from gptd_rl.inference import exact
 from gptd_rl.inference.model import NOISE, Model
@@ -190,17 +190,6 @@ def ladder(data: Trajectories, noise: Noise, largest: int | None = None) -> tupl
     while 4 * sizes[-1] <= len(data) and (largest is None or 2 * sizes[-1] <= largest):
         sizes.append(2 * sizes[-1])
     return tuple(build_targets(coarsen(data, size), noise) for size in sizes)
-
-
-def coarsen(data: Trajectories, size: int) -> Trajectories:
-    """A sample of about `size` states: thinned where segments are long, whole segments where they are short."""
-    every = -(-len(data) // size)
-    if every == 1:
-        return data
-    if len(data) / data.n_segments >= 4 * every:
-        return data.thin(every)
-    n_kept = max(1, round(data.n_segments * size / len(data)))
-    return data[np.linspace(0, data.n_segments - 1, n_kept).round().astype(int)]
 
 
 @dataclass(frozen=True, eq=False)
@@ -396,13 +385,14 @@ class Plan:
     warm: Model | None = None  # a model to start from, beside the guesses
     near: Model | None = None  # a model near the optimum of its variant, which needs no guesses
     report: Watch | None = None
-    actions: Actions = NO_ACTIONS  # in the last columns of what are called states
+    n_categorical: int = 0  # columns of a state that are category numbers, the last ones
+    wrap_kernel: Callable[[SquaredExponential], SquaredExponential] = lambda kernel: kernel  # to one over all columns
 
     def guesses(self, kind: str, rank: int, scales: Scales) -> list[Model]:
         """Where to start a variant."""
         rng = np.random.default_rng(self.seed)
         models = first_guesses(kind, scales, rank, rng, self.n_restarts)
-        models = [replace(m, kernel=self.actions.tie(m.kernel)) for m in models]
+        models = [replace(m, kernel=self.wrap_kernel(m.kernel)) for m in models]
         if self.warm is not None and len(self.warm.theta) == len(models[0].theta):
             models.append(self.warm)
         if self.noise_variance is not None:
@@ -474,7 +464,7 @@ def _own(kernel: SquaredExponential, scales: Scales, plan: Plan) -> tuple[str, i
     rank = metric.rank if isinstance(metric, FactorAnalysis) else 0
     kind = "isotropic" if isinstance(metric, Isotropic) else "ard" if isinstance(metric, ARD) else "factor"
     guesses = plan.guesses(kind, rank, scales)
-    own = replace(guesses[0], kernel=plan.actions.tie(kernel))
+    own = replace(guesses[0], kernel=plan.wrap_kernel(kernel))
     held = ~own.is_free
     others = [own.with_theta(np.where(held, own.theta, g.theta)) for g in guesses]
     return kind, rank, [own, *others]

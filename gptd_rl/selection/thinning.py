@@ -13,6 +13,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from gptd_rl.data.resampling import evenly_spaced
 from gptd_rl.data.trajectories import Trajectories
 from gptd_rl.inference.model import Model
 from gptd_rl.selection import objectives
@@ -67,7 +68,7 @@ def judged(data: Trajectories) -> Trajectories:
     first = np.cumsum(n_pieces) - n_pieces
     pieces = data.cut(longest)[first + np.arange(data.n_segments) % n_pieces]  # from all parts of an episode
     n_kept = max(MIN_SEGMENTS, round(pieces.n_segments * JUDGED_SIZE / len(pieces)))
-    return pieces[np.linspace(0, pieces.n_segments - 1, min(n_kept, pieces.n_segments)).round().astype(int)]
+    return pieces[evenly_spaced(pieces.n_segments, n_kept)]
 
 
 Select = Callable[[Trajectories, int], Model]

@@ -16,6 +16,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from gptd_rl.data.files import TemporaryFolder
+from gptd_rl.data.resampling import split_into_shards
 from gptd_rl.data.trajectories import Trajectories
 
 # States in a shard, where it is ours to choose: large enough to be worth a task, small enough to share work out.
@@ -155,7 +156,7 @@ class Sources(Sequence[Source]):
 
 def _shards_of(item: Any, gamma: float | None) -> Iterator[Source]:
     if isinstance(item, Trajectories):
-        return (InMemory(part) for part in split(item))
+        return (InMemory(part) for part in split_into_shards(item, SHARD_SIZE))
     if isinstance(item, str | os.PathLike) and (Path(item).suffix == ".npz" or Path(item).is_file()):
         return iter([File(str(Path(item).resolve()), name=str(item))])
     if isinstance(item, str) or _is_minari(item):
@@ -169,17 +170,6 @@ def _unknown(item: Any) -> TypeError:
         f"iterable of these; got {type(item).__name__}: make Trajectories by gptd_rl.collect(…), "
         "Trajectories.from_episodes(…) or Trajectories.from_chain(…)."
     )
-
-
-def split(data: Trajectories, size: int = SHARD_SIZE) -> Iterator[Trajectories]:
-    """Whole segments, about `size` states at a time, as views."""
-    if len(data) <= size:
-        yield data
-        return
-    number = (data.last // size).astype(np.int64)  # of the shard in which each segment ends
-    first = np.flatnonzero(np.diff(number, prepend=-1))
-    for start, stop in zip(first, [*first[1:], data.n_segments], strict=True):
-        yield data[int(start) : int(stop)]
 
 
 def _minari_shards(dataset: Any, gamma: float | None) -> Iterator[Source]:

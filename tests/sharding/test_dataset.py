@@ -27,12 +27,13 @@ from numpy.testing import assert_allclose, assert_array_equal
 
 from gptd_rl import GPTD, Trajectories
 from gptd_rl.data import files as archive
+from gptd_rl.data.resampling import split_into_shards
 from gptd_rl.estimators import engines as problems
 from gptd_rl.inference import sparse
 from gptd_rl.selection import bound
 from gptd_rl.sharding import sources as shard_sources
 from gptd_rl.sharding.dataset import ATTEMPTS, Cache, Dask, ShardedDataset, ShardSpec, Threads, make_backend
-from gptd_rl.sharding.sources import Episodes, File, Sources, split
+from gptd_rl.sharding.sources import Episodes, File, Sources
 from gptd_rl.temporal.shards import Shard
 from tests.helpers import MIXES, NOISES, assert_same, sample
 from tests.mdps import Walk, roll_out
@@ -245,7 +246,7 @@ def test_a_missing_file_is_named(tmp_path):
 @given(st.lists(st.integers(2, 40), min_size=1, max_size=30), st.integers(1, 120))
 def test_a_split_is_whole_segments_in_order(lengths, size):
     data = sample([(n, i % 3 == 0) for i, n in enumerate(lengths)], n_dims=1)
-    shards = list(split(data, size))
+    shards = list(split_into_shards(data, size))
     assert_same(Trajectories.concatenate(shards), data)
     assert all(np.shares_memory(shard.states, data.states) for shard in shards), "views, not copies"
     assert all(len(shard) < size + max(lengths) for shard in shards)
@@ -255,9 +256,9 @@ def test_a_split_is_whole_segments_in_order(lengths, size):
 
 
 def test_large_data_are_split_for_fit(monkeypatch):
-    monkeypatch.setattr(split, "__defaults__", (25,))
+    monkeypatch.setattr(shard_sources, "SHARD_SIZE", 25)
     shards = Sources.of(DATA)
-    assert len(shards) == len(list(split(DATA, 25))) > 4
+    assert len(shards) == len(list(split_into_shards(DATA, 25))) > 4
     assert_same(Trajectories.concatenate([s.load() for s in shards]), DATA)
 
 
