@@ -375,7 +375,7 @@ class GPTDQ(Estimator):
 def _in_pairs(sources: Sources, actions: DiscreteActions | ContinuousActions, policy: Any) -> Sources:
     """Trajectories of pairs; made once, for a stochastic policy would answer differently next time."""
     policy = policy.greedy_actions if isinstance(policy, GPTDQ) else policy
-    pairs = sources.changed(partial(to_state_actions, actions=actions, policy=policy))
+    pairs = sources.map(partial(to_state_actions, actions=actions, policy=policy))
     if pairs is None:
         raise ValueError(
             "no transition is left: a truncated segment needs two of them, since nobody logged the action in its last "

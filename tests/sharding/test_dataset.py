@@ -381,19 +381,22 @@ def test_a_name_of_nothing(name, minari_root):
 
 def test_many_tiny_shards_are_laid_together_and_keep_their_names():
     segments = list(wander(700))
-    assert len(segments) > shard_sources.MANY
+    assert len(segments) > shard_sources.MAX_UNMERGED
     n = len(segments)
     (only,) = Sources.of(segments)
     assert only.name == f"shard 1 of {n} to shard {n} of {n}"
     assert_same(only.load(), Trajectories.concatenate(segments))
-    assert len(Sources.of(segments[: shard_sources.MANY])) == shard_sources.MANY, "a few are left as they are"
+    assert len(Sources.of(segments[: shard_sources.MAX_UNMERGED])) == shard_sources.MAX_UNMERGED, (
+        "a few are left as they are"
+    )
 
 
 def test_tiny_shards_are_laid_together_only_as_far_as_they_fit(files, monkeypatch):
-    monkeypatch.setattr(shard_sources, "MANY", 4)
+    monkeypatch.setattr(shard_sources, "MAX_UNMERGED", 4)
     monkeypatch.setattr(shard_sources, "SHARD_SIZE", 30)
     wide, acting = sample([(2, True)], n_dims=3), with_actions(PARTS[1])
-    shards = Sources.of([PARTS[1], PARTS[1], wide, acting, acting, files[1], PARTS[1], PARTS[3], PARTS[1]])
+    long = sample([(31, True)], n_dims=PARTS[1].n_dims)
+    shards = Sources.of([PARTS[1], PARTS[1], wide, acting, acting, files[1], PARTS[1], long, PARTS[1]])
     names = [shard.name.split(" (")[0] for shard in shards]
     assert names == [
         "shard 1 of 9 to shard 2 of 9",
@@ -404,7 +407,6 @@ def test_tiny_shards_are_laid_together_only_as_far_as_they_fit(files, monkeypatc
         "shard 8 of 9",
         "shard 9 of 9",
     ]
-    assert len(PARTS[3]) > 30
     assert_same(shards[0].load(), PARTS[1] + PARTS[1])
 
 
