@@ -132,7 +132,8 @@ class Sources(Sequence[ShardSource]):
         is_one = isinstance(data, Trajectories | str | os.PathLike) or _is_minari(data)
         if not is_one and not isinstance(data, Iterable):
             raise _unknown(data)
-        return cls(shard for item in ([data] if is_one else data) for shard in _shards_of(item, gamma))
+        items: Iterable[Any] = [data] if is_one else data  # type: ignore[assignment]
+        return cls(shard for item in items for shard in _shards_of(item, gamma))
 
     def map(self, function: Callable[[Trajectories], Trajectories | None]) -> Sources | None:
         """Apply `function` to every shard, now and once; shards for which it returns None are left out.
