@@ -10,8 +10,8 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from gptd_rl import linalg
-from gptd_rl.data.action_types import Actions, Box, Discrete, whole_numbers
-from gptd_rl.data.state_actions import pair_up
+from gptd_rl.data.actions import Actions, ContinuousActions, DiscreteActions, as_int_actions
+from gptd_rl.data.state_actions import to_state_actions
 from gptd_rl.estimators.base import Estimator, is_count
 from gptd_rl.inference.sparse import Variance
 from gptd_rl.kernels.stationary import SquaredExponential
@@ -65,7 +65,7 @@ class GPTDQ(Estimator):
 
     Attributes
     ----------
-    actions_ : Discrete or Box
+    actions_ : DiscreteActions or ContinuousActions
         What the actions are.
     relevances_ : ndarray of shape (n_dims,)
         Diagonal of Ω for the state variables; 0 for those that were pruned.
@@ -228,7 +228,7 @@ class GPTDQ(Estimator):
     def _mean_of_rows(self, mean: Mean, actions: Actions) -> Mean:
         if not callable(mean):
             return mean
-        assert isinstance(actions, Discrete | Box)
+        assert isinstance(actions, DiscreteActions | ContinuousActions)
 
         def of_pairs(pairs: Array) -> ArrayLike:
             n = pairs.shape[1] - actions.n_columns
@@ -237,21 +237,21 @@ class GPTDQ(Estimator):
         return of_pairs
 
     def _n_terminal(self, actions: Actions) -> int:
-        return actions.n if isinstance(actions, Discrete) else 1
+        return actions.n if isinstance(actions, DiscreteActions) else 1
 
-    def _find_actions(self, sources: Sources) -> Discrete | Box:
+    def _find_actions(self, sources: Sources) -> DiscreteActions | ContinuousActions:
         """What the actions in the data are: discrete or continuous, and which."""
         if self.n_actions is not None:
-            return Discrete(self.n_actions, self.action_correlation)
+            return DiscreteActions(self.n_actions, self.action_correlation)
         largest = -1
         for source in sources:
             actions = _logged(source.load())
             if self.candidates is not None or actions.dtype.kind not in "iub":
                 if self.action_correlation:
                     raise ValueError("action_correlation is for discrete actions, and these are continuous.")
-                return Box(actions.shape[1:])
-            largest = max(largest, int(whole_numbers(actions).max(initial=-1)))
-        return Discrete(largest + 1, self.action_correlation)
+                return ContinuousActions(actions.shape[1:])
+            largest = max(largest, int(as_int_actions(actions).max(initial=-1)))
+        return DiscreteActions(largest + 1, self.action_correlation)
 
     def _set(self, *learnt: Any) -> None:
         super()._set(*learnt)
@@ -379,9 +379,9 @@ class GPTDQ(Estimator):
     # ---------------------------------------------------------------------------------- checking
 
     @property
-    def _space(self) -> Discrete | Box:
+    def _space(self) -> DiscreteActions | ContinuousActions:
         self._check_fitted()
-        assert isinstance(self.actions_, Discrete | Box)
+        assert isinstance(self.actions_, DiscreteActions | ContinuousActions)
         return self.actions_
 
     def _check_parameters(self) -> None:
@@ -409,7 +409,7 @@ class GPTDQ(Estimator):
     def _choices(self) -> Array:
         """The actions to choose from, of shape (n_actions, n_columns)."""
         space = self._space
-        if isinstance(space, Discrete):
+        if isinstance(space, DiscreteActions):
             return np.arange(float(space.n))[:, None]
         if self.candidates is None:
             raise ValueError(
@@ -418,10 +418,10 @@ class GPTDQ(Estimator):
         return space.encode(self.candidates)
 
 
-def _in_pairs(sources: Sources, actions: Discrete | Box, policy: Any) -> Sources:
+def _in_pairs(sources: Sources, actions: DiscreteActions | ContinuousActions, policy: Any) -> Sources:
     """Trajectories of pairs; made once, for a stochastic policy would answer differently next time."""
     policy = policy.greedy_actions if isinstance(policy, GPTDQ) else policy
-    pairs = sources.changed(partial(pair_up, actions=actions, policy=policy))
+    pairs = sources.map(partial(to_state_actions, actions=actions, policy=policy))
     if pairs is None:
         raise ValueError(
             "no transition is left: a truncated segment needs two of them, since nobody logged the action in its last "
@@ -434,6 +434,4 @@ def _logged(data: Any) -> NDArray[Any]:
     """Actions that were taken, without the zeros behind each segment."""
     if data.actions is None:
         return np.zeros(0, dtype=np.int64)
-    inside = np.ones(len(data), dtype=bool)
-    inside[data.last] = False
-    return np.asarray(data.actions)[inside]
+    return np.asarray(data.actions)[data.has_transition]

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 from joblib import Parallel, delayed
 
+from gptd_rl.data.resampling import coarsen
 from gptd_rl.data.trajectories import Trajectories
 from gptd_rl.inference.model import Model
 from gptd_rl.kernels import DataScale
@@ -80,17 +81,6 @@ def coarse_levels(data: Trajectories, noise: Noise, largest: int | None = None) 
     while 4 * sizes[-1] <= len(data) and (largest is None or 2 * sizes[-1] <= largest):
         sizes.append(2 * sizes[-1])
     return tuple(build_targets(coarsen(data, size), noise) for size in sizes)
-
-
-def coarsen(data: Trajectories, size: int) -> Trajectories:
-    """A sample of about `size` states: thinned where segments are long, whole segments where they are short."""
-    every = -(-len(data) // size)
-    if every == 1:
-        return data
-    if len(data) / data.n_segments >= 4 * every:
-        return data.thin(every)
-    n_kept = max(1, round(data.n_segments * size / len(data)))
-    return data[np.linspace(0, data.n_segments - 1, n_kept).round().astype(int)]
 
 
 @dataclass(frozen=True, eq=False)
