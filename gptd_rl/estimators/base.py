@@ -30,6 +30,7 @@ from gptd_rl.selection.scales import Scales
 from gptd_rl.selection.search import Plan, Task, compare
 from gptd_rl.selection.thinning import Trial
 from gptd_rl.temporal.targets import Noise
+from gptd_rl.threads import one_blas_thread
 from gptd_rl.types import Array
 
 Posterior = exact.Posterior | sparse.Posterior
@@ -141,7 +142,7 @@ class Estimator:
             # The task is handed over: its buffer must be gone when the posterior takes its own.
             comparison = compare(self.kernel, problem.task(name, every), problem.scales, plan)
             if comparison.interrupted:
-                warnings.warn("interrupted: this is the best model found so far.", InterruptedFitWarning, stacklevel=3)
+                warnings.warn("interrupted: this is the best model found so far.", InterruptedFitWarning, stacklevel=4)
             self._adopt(problem, comparison.best.model, every)
         self.comparison_, self.thinning_trials_ = comparison, trials
         return self
@@ -231,10 +232,11 @@ class Estimator:
                 f"the plain evidence calls input {plain} the most relevant, left-out episodes say input {ours}: "
                 f"thinning by τ = {chosen.thinning} (see thinning_trials_).",
                 RelevanceWarning,
-                stacklevel=4,
+                stacklevel=5,
             )
         return chosen.thinning, chosen.model, trials
 
+    @one_blas_thread()
     def prune(self, threshold: float = 1e-3) -> Self:
         """Leave out the inputs that do not matter, and fit again.
 
@@ -294,6 +296,7 @@ class Estimator:
         self, theta: ArrayLike | None = ..., *, eval_gradient: Literal[True]
     ) -> tuple[float, Array]: ...
 
+    @one_blas_thread()
     def log_marginal_likelihood(
         self, theta: ArrayLike | None = None, eval_gradient: bool = False
     ) -> float | tuple[float, Array]:
