@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Any, Literal, Self, overload
 
 import numpy as np
+import scipy  # its submodules are imported at first use
 from numpy.typing import ArrayLike, NDArray
-from scipy.stats import norm
 
 from gptd_rl.data.action_types import Actions
 from gptd_rl.data.trajectories import Trajectories, as_states
@@ -285,7 +285,7 @@ class Estimator:
             raise ValueError(f"level must lie between 0 and 1; got {level}.")
         mean = self.posterior_.mean(x)
         variance = np.maximum(self.posterior_.martingale_variance(x), self.posterior_.variance(x))
-        half = norm.ppf(0.5 + 0.5 * level) * np.sqrt(variance)
+        half = scipy.special.ndtri(0.5 + 0.5 * level) * np.sqrt(variance)
         return mean - half, mean + half
 
     @overload
