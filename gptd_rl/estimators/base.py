@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import Any, Literal, Self, overload
 
 import numpy as np
+import scipy  # its submodules are imported at first use
 from numpy.typing import ArrayLike, NDArray
-from scipy.stats import norm
 
 from gptd_rl.checks import as_states
 from gptd_rl.data.actions import Actions
@@ -34,6 +34,7 @@ from gptd_rl.selection.thinning import Trial
 from gptd_rl.sharding.sources import Sources
 from gptd_rl.temporal.means import Mean, check_mean, evaluate_mean, subtract_mean
 from gptd_rl.temporal.targets import Noise
+from gptd_rl.threads import one_blas_thread
 from gptd_rl.types import Array
 
 Posterior = exact.Posterior | sparse.Posterior
@@ -195,7 +196,7 @@ class Estimator:
             # The task is handed over: its buffer must be gone when the posterior takes its own.
             comparison = compare(self.kernel, problem.task(name, every), problem.scales, plan)
             if comparison.interrupted:
-                warnings.warn("interrupted: this is the best model found so far.", InterruptedFitWarning, stacklevel=3)
+                warnings.warn("interrupted: this is the best model found so far.", InterruptedFitWarning, stacklevel=4)
             self._adopt(problem, comparison.best.model, every)
         self.mean_: Mean = self.mean
         self.comparison_, self.thinning_trials_ = comparison, trials
@@ -287,10 +288,11 @@ class Estimator:
                 f"the plain evidence calls input {plain} the most relevant, left-out episodes say input {ours}: "
                 f"thinning by τ = {chosen.thinning} (see thinning_trials_).",
                 RelevanceWarning,
-                stacklevel=4,
+                stacklevel=5,
             )
         return chosen.thinning, chosen.model, trials
 
+    @one_blas_thread()
     def prune(self, threshold: float = 1e-3) -> Self:
         """Leave out the inputs that do not matter, and fit again.
 
@@ -341,7 +343,7 @@ class Estimator:
         x = rows[:, self._columns]
         mean = self._prior_mean(rows) + self.posterior_.mean(x)
         variance = np.maximum(self.posterior_.martingale_variance(x), self.posterior_.variance(x))
-        half = norm.ppf(0.5 + 0.5 * level) * np.sqrt(variance)
+        half = scipy.special.ndtri(0.5 + 0.5 * level) * np.sqrt(variance)
         return mean - half, mean + half
 
     @overload
@@ -352,6 +354,7 @@ class Estimator:
         self, theta: ArrayLike | None = ..., *, eval_gradient: Literal[True]
     ) -> tuple[float, Array]: ...
 
+    @one_blas_thread()
     def log_marginal_likelihood(
         self, theta: ArrayLike | None = None, eval_gradient: bool = False
     ) -> float | tuple[float, Array]:

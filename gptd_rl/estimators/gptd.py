@@ -10,6 +10,7 @@ from gptd_rl.data.actions import NO_ACTIONS
 from gptd_rl.data.trajectories import Trajectories
 from gptd_rl.estimators.base import NOISES, Estimator, Pruning
 from gptd_rl.exceptions import InterruptedFitWarning, NotFittedError, RelevanceWarning
+from gptd_rl.threads import one_blas_thread
 from gptd_rl.types import Array, DataLike
 
 __all__ = ["GPTD", "NOISES", "InterruptedFitWarning", "NotFittedError", "Pruning", "RelevanceWarning", "Trajectories"]
@@ -103,6 +104,7 @@ class GPTD(Estimator):
     array([-3.])
     """
 
+    @one_blas_thread()
     def fit(self, data: Any, *, gamma: float | None = None, executor: Any = None) -> Self:
         """Select a model for `data` and condition it on them.
 
@@ -121,6 +123,7 @@ class GPTD(Estimator):
         self._check_parameters()
         return self._fit(self._open(data, gamma, executor, NO_ACTIONS), every=None)
 
+    @one_blas_thread()
     def partial_fit(self, data: Any, *, gamma: float | None = None, executor: Any = None) -> Self:
         """Condition the model on further data; θ, and the subset of the sparse method, stay as they are.
 
@@ -170,6 +173,7 @@ class GPTD(Estimator):
     @overload
     def predict(self, states: ArrayLike, return_std: Literal[True]) -> tuple[Array, Array]: ...
 
+    @one_blas_thread()
     def predict(self, states: ArrayLike, return_std: bool = False) -> Array | tuple[Array, Array]:
         """Posterior mean of V and, if asked, its standard deviation under the model (paper eqs. 9 and 10).
 
@@ -188,6 +192,7 @@ class GPTD(Estimator):
         """
         return self._moments(self._check_states(states), return_std)
 
+    @one_blas_thread()
     def confidence_interval(self, states: ArrayLike, level: float = 0.95) -> tuple[Array, Array]:
         """Interval that holds V(x) with probability `level`, with the noise correlated as it is in a Markov chain.
 

@@ -19,6 +19,7 @@ from gptd_rl.sharding.dataset import available_bytes
 from gptd_rl.sharding.sources import Sources
 from gptd_rl.temporal.means import Mean
 from gptd_rl.temporal.targets import Noise
+from gptd_rl.threads import one_blas_thread
 from gptd_rl.types import Array, DataLike
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -148,6 +149,7 @@ class GPTDQ(Estimator):
 
     # ---------------------------------------------------------------------------------- fitting
 
+    @one_blas_thread()
     def fit(self, data: Any, *, policy: Any = None, gamma: float | None = None, executor: Any = None) -> Self:
         """Select a model for `data` and condition it on them.
 
@@ -185,6 +187,7 @@ class GPTDQ(Estimator):
         pairs = _in_pairs(sources, actions, policy)
         return self._fit(self._open(pairs, gamma, executor, actions), every=None)
 
+    @one_blas_thread()
     def partial_fit(self, data: Any, *, policy: Any = None, gamma: float | None = None, executor: Any = None) -> Self:
         """Condition the model on further data; θ, and the subset of the sparse method, stay as they are.
 
@@ -265,6 +268,7 @@ class GPTDQ(Estimator):
     @overload
     def predict(self, states: ArrayLike, actions: ArrayLike, return_std: Literal[True]) -> tuple[Array, Array]: ...
 
+    @one_blas_thread()
     def predict(self, states: ArrayLike, actions: ArrayLike, return_std: bool = False) -> Array | tuple[Array, Array]:
         """Posterior mean of Q and, if asked, its standard deviation under the model.
 
@@ -284,6 +288,7 @@ class GPTDQ(Estimator):
         """
         return self._moments(self._check_pairs(states, actions), return_std)
 
+    @one_blas_thread()
     def confidence_interval(self, states: ArrayLike, actions: ArrayLike, level: float = 0.95) -> tuple[Array, Array]:
         """Interval that holds Q(x, a) with probability `level`; see `GPTD.confidence_interval`.
 
@@ -305,6 +310,7 @@ class GPTDQ(Estimator):
     @overload
     def q_values(self, states: ArrayLike, return_std: Literal[True]) -> tuple[Array, Array]: ...
 
+    @one_blas_thread()
     def q_values(self, states: ArrayLike, return_std: bool = False) -> Array | tuple[Array, Array]:
         """Posterior mean of Q for every action, or for every one of the `candidates`.
 
@@ -343,6 +349,7 @@ class GPTDQ(Estimator):
         best = self.q_values(states).argmax(axis=1)
         return self._space.decode(self._choices()[best])
 
+    @one_blas_thread()
     def sample(self, states: ArrayLike, n: int = 1, seed: int | np.random.Generator | None = None) -> Array:
         """Draw value functions from the posterior, jointly over all these states and all actions.
 

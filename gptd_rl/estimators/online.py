@@ -39,6 +39,7 @@ from gptd_rl.kernels.stationary import SquaredExponential
 from gptd_rl.temporal.differences import TemporalDifference
 from gptd_rl.temporal.shards import BLOCK
 from gptd_rl.temporal.targets import Noise
+from gptd_rl.threads import one_blas_thread
 from gptd_rl.types import Array
 
 
@@ -156,6 +157,7 @@ class OnlineGPTD:
 
     # ---------------------------------------------------------------------------------- learning
 
+    @one_blas_thread()
     def update(self, seen: Transition | Trajectories) -> Self:
         """Take in one transition, or whole segments; input that is refused changes nothing.
 
@@ -260,6 +262,7 @@ class OnlineGPTD:
     @overload
     def predict(self, states: ArrayLike, return_std: Literal[True]) -> tuple[Array, Array]: ...
 
+    @one_blas_thread()
     def predict(self, states: ArrayLike, return_std: bool = False) -> Array | tuple[Array, Array]:
         """Posterior mean of V and, if asked, its standard deviation.
 
