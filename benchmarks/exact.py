@@ -146,7 +146,7 @@ class Ours(Contestant):
 
         self.data = self.problem.trajectories()
         self.seen = build_targets(self.data, "stochastic")
-        blank = Model(SquaredExponential(ARD(np.ones(self.data.n_dims))), 1.0)
+        blank = Model(paper_kernel(ARD(np.ones(self.data.n_dims))), 1.0)
         self.model = blank.with_theta(self.problem.theta)
 
     def evaluate(self) -> tuple[float, Array]:

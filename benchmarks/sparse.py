@@ -69,7 +69,7 @@ class Data:
         problem = Problem.sample(n, n_dims, seed)
         level = problem.returns.mean()
         candidates = problem.states[:: max(1, n // 8000)]
-        kernel = SquaredExponential(ARD(np.exp(problem.theta[3:])), 1.0, 0.0)
+        kernel = paper_kernel(ARD(np.exp(problem.theta[3:])), 1.0, 0.0)
         Z = candidates[incomplete_cholesky(kernel, candidates, m, rng=np.random.default_rng(seed)).indices]
         rng = np.random.default_rng(seed + 1)
         tests = rng.normal(size=(TEST_SIZE, n_dims))
@@ -120,7 +120,7 @@ class Ours(Peer):
         from gptd_rl.inference.model import Model
 
         v0, noise, *a = np.exp(theta)
-        return Model(SquaredExponential(ARD(a), v0, 0.0), noise)
+        return Model(paper_kernel(ARD(a), v0, 0.0), noise)
 
     def bound_and_gradient(self, theta: Array) -> tuple[float, Array]:
         from gptd_rl.selection.bound import FixedBound

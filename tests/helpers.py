@@ -37,7 +37,7 @@ METRICS: dict[str, Callable[[], Any]] = {
 
 
 def make_model(metric: str, signal_variance=1.3, bias=0.4, noise_variance=0.2, fixed=()) -> Model:
-    return Model(SquaredExponential(METRICS[metric](), signal_variance, bias, fixed), noise_variance)
+    return Model(paper_kernel(METRICS[metric](), signal_variance, bias, fixed), noise_variance)
 
 
 # Data

@@ -24,10 +24,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gptd_rl.data.files import UNREADABLE, TemporaryFolder
-from gptd_rl.sharding.sources import File, InMemory, ShardSource
+from gptd_rl.sharding.sources import File, InMemory, ShardSource, Sources
 from gptd_rl.temporal.shards import Shard
 from gptd_rl.temporal.targets import Noise
 from gptd_rl.threads import count_cores, one_blas_thread
+from gptd_rl.types import DataLike
 
 ShardFunction = Callable[..., Any]
 
@@ -97,7 +98,7 @@ class Cache:
 
 
 class ShardedDataset:
-    """Some data in shards, and the backend that pass over them.
+    """Data in shards, and the backend that maps functions over them.
 
     Parameters
     ----------
@@ -134,8 +135,14 @@ class ShardedDataset:
         return ShardedDataset([replace(spec, **changes) for spec in self.specs], self.backend, self.owners)
 
 
+def open_dataset(data: DataLike, noise: Noise, gamma: float | None = None, executor: Any = None) -> ShardedDataset:
+    """`data` in shards, with a backend."""
+    sources = Sources.of(data, gamma)
+    return ShardedDataset([ShardSpec(source, noise) for source in sources], make_backend(executor), (sources,))
+
+
 def make_backend(executor: Any) -> Backend:
-    """Backend that use `executor`: none for threads of our own, else one of `concurrent.futures`, or Dask's client."""
+    """Backend that uses `executor`: none for threads of our own, else one of `concurrent.futures`, or Dask's client."""
     if executor is None or isinstance(executor, ThreadPoolExecutor):
         return Threads(executor)
     client = getattr(executor, "_client", executor)

@@ -93,7 +93,7 @@ def test_intervals_cover_where_the_posterior_of_the_paper_does_not(mdp, n, state
 
 
 def test_intervals_cover_with_truncated_episodes_of_a_continuous_state():
-    kernel = SquaredExponential(Isotropic(0.3, 1), 20.0, 100.0, fixed=("v0", "b", "h"))
+    kernel = paper_kernel(Isotropic(0.3, 1), 20.0, 100.0, fixed=("v0", "b", "h"))
 
     def held() -> GPTD:
         return GPTD(kernel, noise_variance=7.0, objective="marginal_likelihood")

@@ -56,7 +56,7 @@ def quick(kernel: Any = "isotropic", **options: Any) -> GPTD:
 
 def held(n_dims: int = 1, **options: Any) -> GPTD:
     """An estimator with nothing left to select."""
-    kernel = SquaredExponential(Isotropic(0.8, n_dims), 20.0, 60.0, fixed=("v0", "b", "h"))
+    kernel = paper_kernel(Isotropic(0.8, n_dims), 20.0, 60.0, fixed=("v0", "b", "h"))
     return quick(kernel, noise_variance=8.0, **options)
 
 
@@ -541,7 +541,7 @@ def test_a_sparse_model_comes_back_from_a_file(large, tmp_path):
         dict(noise="deterministic"),
         dict(variance="subset_of_regressors"),
         dict(kernel="factor", max_rank=1),
-        dict(kernel=SquaredExponential(ARD([1.0, 0.1]), 5.0, 0.0, fixed=("v0",))),
+        dict(kernel=paper_kernel(ARD([1.0, 0.1]), 5.0, 0.0, fixed=("v0",))),
     ],
     ids=["deterministic", "subset of regressors", "factor", "kernel object"],
 )
