@@ -140,7 +140,7 @@ class Ours(Contestant):
     imports = "gptd_rl"
 
     def __post_init__(self) -> None:
-        from gptd_rl import ARD, SquaredExponential
+        from gptd_rl.kernels import ARD, paper_kernel
         from gptd_rl.inference.model import Model
         from gptd_rl.temporal.targets import build_targets
 

@@ -63,7 +63,7 @@ class Data:
 
     @classmethod
     def sample(cls, n: int, m: int, n_dims: int, seed: int) -> Data:
-        from gptd_rl import ARD, SquaredExponential
+        from gptd_rl.kernels import ARD, paper_kernel
         from gptd_rl.inference.inducing import incomplete_cholesky
 
         problem = Problem.sample(n, n_dims, seed)
@@ -116,7 +116,7 @@ class Ours(Peer):
         self.dataset = open_dataset(self.data, "stochastic")
 
     def _model(self, theta: Array) -> Any:
-        from gptd_rl import ARD, SquaredExponential
+        from gptd_rl.kernels import ARD, paper_kernel
         from gptd_rl.inference.model import Model
 
         v0, noise, *a = np.exp(theta)

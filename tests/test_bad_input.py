@@ -8,8 +8,9 @@ import numpy as np
 import pytest
 
 import gptd_rl.estimators.gptd
-from gptd_rl import ARD, GPTD, FactorAnalysis, Isotropic, SquaredExponential, Trajectories
+from gptd_rl import ARD, GPTD, FactorAnalysis, Isotropic, Trajectories
 from gptd_rl.exceptions import NotFittedError
+from gptd_rl.kernels import paper_kernel
 from gptd_rl.sharding.dataset import available_bytes
 from tests.helpers import MIXES, sample
 from tests.mdps import Gridworld, Spiral

@@ -13,8 +13,8 @@ from numpy.testing import assert_allclose, assert_array_equal
 from gptd_rl.data.trajectories import Trajectories
 from gptd_rl.inference import exact
 from gptd_rl.inference.model import Model
+from gptd_rl.kernels import paper_kernel
 from gptd_rl.kernels.metrics import ARD, FactorAnalysis, Isotropic
-from gptd_rl.kernels.stationary import SquaredExponential
 from gptd_rl.temporal.differences import TemporalDifference
 from gptd_rl.temporal.targets import build_targets
 from tests.helpers import (

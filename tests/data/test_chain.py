@@ -9,8 +9,8 @@ from numpy.testing import assert_allclose
 from gptd_rl.data.trajectories import Trajectories
 from gptd_rl.inference.exact import Posterior
 from gptd_rl.inference.model import Model
+from gptd_rl.kernels import paper_kernel
 from gptd_rl.kernels.metrics import Isotropic
-from gptd_rl.kernels.stationary import SquaredExponential
 from gptd_rl.temporal.targets import build_targets
 from tests.helpers import NOISES
 

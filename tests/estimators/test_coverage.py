@@ -21,7 +21,8 @@ import numpy as np
 import pytest
 from scipy.stats import norm
 
-from gptd_rl import GPTD, Isotropic, SquaredExponential
+from gptd_rl import GPTD, Isotropic
+from gptd_rl.kernels import paper_kernel
 from tests.mdps import Drifting, Garnet, Gridworld, Spiral, Walk
 
 LEVELS = (0.5, 0.8, 0.95)

@@ -11,6 +11,7 @@ from numpy.testing import assert_allclose, assert_array_equal
 import gptd_rl
 import gptd_rl.selection.search
 from gptd_rl import ARD, GPTD, FactorAnalysis, Isotropic, SquaredExponential, Trajectories
+from gptd_rl.kernels import paper_kernel
 from gptd_rl.selection.search import first_guesses
 from tests.helpers import METRICS, MIXES, NOISES, Reference, central_differences, make_model, sample
 from tests.mdps import Garnet, Gridworld, Spiral, Walk, rmse

@@ -22,7 +22,6 @@ from gptd_rl import (
     ARD,
     GPTD,
     Isotropic,
-    SquaredExponential,
     Trajectories,
     progress,
 )
@@ -32,6 +31,7 @@ from gptd_rl.estimators import engines as problems
 from gptd_rl.exceptions import InterruptedFitWarning, NotFittedError, RelevanceWarning
 from gptd_rl.inference.model import Model
 from gptd_rl.inference.sparse import Basis, Posterior, Solution, noise_moments, statistics
+from gptd_rl.kernels import paper_kernel
 from gptd_rl.progress import Watch
 from gptd_rl.selection import objectives
 from gptd_rl.selection import search as selection

@@ -16,7 +16,6 @@ from gptd_rl import (
     GPTDQ,
     FactorAnalysis,
     Isotropic,
-    SquaredExponential,
     Trajectories,
     linalg,
 )
@@ -27,6 +26,7 @@ from gptd_rl.estimators.action_kernels import action_kernel
 from gptd_rl.exceptions import NotFittedError
 from gptd_rl.inference import exact
 from gptd_rl.inference.model import Model
+from gptd_rl.kernels import paper_kernel
 from gptd_rl.kernels import stationary as kernels
 from gptd_rl.kernels.stationary import ActionKernel
 from gptd_rl.temporal import targets as observations
@@ -519,9 +519,7 @@ def test_a_subset_of_all_pairs_is_exact(policy, noise, rho, sparsely, monkeypatc
 @pytest.mark.usefixtures("sparsely")
 def test_gradient_of_the_bound(noise, rho, bias):
     data = with_actions(sample([(20, False), (15, True), (25, True)], n_dims=2))
-    kernel = paper_kernel(
-        ARD([0.6, 1.1]), 1.3, bias, fixed=("v0", "a1", "a2", "b") if bias else ("v0", "a1", "a2")
-    )
+    kernel = paper_kernel(ARD([0.6, 1.1]), 1.3, bias, fixed=("v0", "a1", "a2", "b") if bias else ("v0", "a1", "a2"))
     q = GPTDQ(
         kernel,
         n_actions=3,
@@ -609,9 +607,7 @@ class Table:
 
 UNIFORM = np.full((8, 3), 1.0 / 3.0)
 CHOICE = np.array([0, 1, 2, 2, 1, 0, 1, 2])
-TABULAR = paper_kernel(
-    Isotropic(50.0, 1), 100.0, 1.0, fixed=("v0", "b", "h")
-)  # states know nothing of each other
+TABULAR = paper_kernel(Isotropic(50.0, 1), 100.0, 1.0, fixed=("v0", "b", "h"))  # states know nothing of each other
 
 
 def chosen(x: np.ndarray) -> int:

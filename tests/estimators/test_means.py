@@ -11,7 +11,8 @@ from numpy.testing import assert_allclose, assert_array_equal
 from sklearn.base import clone
 
 import gptd_rl
-from gptd_rl import ARD, GPTD, GPTDQ, Isotropic, SquaredExponential, Trajectories
+from gptd_rl import ARD, GPTD, GPTDQ, Isotropic, Trajectories
+from gptd_rl.kernels import paper_kernel
 from gptd_rl.temporal.means import subtract_mean
 from tests.helpers import MIXES, sample
 

@@ -18,8 +18,8 @@ from gptd_rl.exceptions import NotFittedError
 from gptd_rl.inference.inducing import linearly_independent
 from gptd_rl.inference.model import Model
 from gptd_rl.inference.sparse import Basis, Posterior, Solution, statistics
+from gptd_rl.kernels import paper_kernel
 from gptd_rl.kernels.metrics import ARD, Isotropic
-from gptd_rl.kernels.stationary import SquaredExponential
 from gptd_rl.temporal.shards import Shard
 from tests.helpers import MIXES, NOISES, Reference, dense_H, make_model, row_places, sample
 

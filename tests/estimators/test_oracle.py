@@ -10,8 +10,8 @@ from sklearn.gaussian_process.kernels import RBF, ConstantKernel, WhiteKernel
 
 from gptd_rl.inference import exact
 from gptd_rl.inference.model import Model
+from gptd_rl.kernels import paper_kernel
 from gptd_rl.kernels.metrics import ARD, FactorAnalysis, Isotropic
-from gptd_rl.kernels.stationary import SquaredExponential
 from gptd_rl.temporal.targets import build_targets
 from tests.helpers import naive_returns, sample
 

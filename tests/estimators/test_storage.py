@@ -11,6 +11,7 @@ from numpy.testing import assert_allclose, assert_array_equal
 
 import gptd_rl
 from gptd_rl import ARD, GPTD, FactorAnalysis, Isotropic, SquaredExponential, Trajectories
+from gptd_rl.kernels import paper_kernel
 from tests.helpers import MIXES, assert_same, sample
 from tests.mdps import Gridworld
 

@@ -12,9 +12,9 @@ from scipy.stats import multivariate_normal
 from gptd_rl.data.trajectories import Trajectories
 from gptd_rl.inference import exact
 from gptd_rl.inference.model import Model
+from gptd_rl.kernels import paper_kernel
 from gptd_rl.kernels import stationary as kernels
 from gptd_rl.kernels.metrics import ARD, Isotropic
-from gptd_rl.kernels.stationary import SquaredExponential
 from gptd_rl.temporal.targets import Differences, DistinctStates, Reflection, Scaling, build_targets, distinct
 from tests.helpers import (
     METRICS,

@@ -10,6 +10,7 @@ from numpy.testing import assert_allclose, assert_array_equal
 from scipy.linalg import lapack
 
 from gptd_rl.inference.inducing import Dictionary, Subset, incomplete_cholesky, linearly_independent
+from gptd_rl.kernels import paper_kernel
 from gptd_rl.kernels.metrics import ARD, Isotropic
 from gptd_rl.kernels.stationary import SquaredExponential
 from tests.helpers import METRICS, make_model, naive_kernel

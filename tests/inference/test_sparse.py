@@ -23,8 +23,8 @@ from gptd_rl.inference import exact
 from gptd_rl.inference.inducing import incomplete_cholesky, independent
 from gptd_rl.inference.model import Model
 from gptd_rl.inference.sparse import Basis, Posterior, Solution, Statistics, noise_moments, pull_back, statistics
+from gptd_rl.kernels import paper_kernel
 from gptd_rl.kernels.metrics import ARD
-from gptd_rl.kernels.stationary import SquaredExponential
 from gptd_rl.selection.bound import REDUNDANT
 from gptd_rl.temporal import shards
 from gptd_rl.temporal.shards import Shard

@@ -10,6 +10,7 @@ import pytest
 from numpy.testing import assert_allclose, assert_array_equal
 
 from gptd_rl.inference.model import Model, pack_gradient
+from gptd_rl.kernels import paper_kernel
 from gptd_rl.kernels import stationary as kernels
 from gptd_rl.kernels.metrics import ARD, FactorAnalysis, Isotropic
 from gptd_rl.kernels.stationary import SquaredExponential, lower_tiles

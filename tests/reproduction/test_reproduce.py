@@ -17,6 +17,7 @@ import numpy as np
 import pytest
 from matplotlib.figure import Figure
 
+from gptd_rl.kernels import paper_kernel
 import gptd_rl
 from gptd_rl.cli.main import main
 from gptd_rl.reproduction import beyond, claims, covariance, figures, gridworld, pendulum, tables

@@ -11,9 +11,9 @@ from numpy.testing import assert_allclose, assert_array_equal
 from gptd_rl.data.trajectories import Trajectories
 from gptd_rl.inference import exact
 from gptd_rl.inference.model import Model
+from gptd_rl.kernels import paper_kernel
 from gptd_rl.kernels import stationary as kernels
 from gptd_rl.kernels.metrics import ARD
-from gptd_rl.kernels.stationary import SquaredExponential
 from gptd_rl.selection.objectives import (
     MIN_OFFSETS,
     MarginalLikelihood,
