@@ -1,6 +1,6 @@
 """Trajectories of states and actions as trajectories of pairs [x, a], so that Q of pairs is learnt like V of states.
 
-A run of the evaluated policy is a run of pairs: ``r = Q(x, a) − γQ(x', a')`` with a' the policy's next action. The end
+A run of the evaluated policy is a run of pairs: `r = Q(x, a) − γQ(x', a')` with a' the policy's next action. The end
 of a segment decides how the run of pairs ends:
 
 - **terminated**: Q(x_L, ·) = 0. The terminal state becomes one pair per action, each with a row Q(x_L, a) = 0 and
@@ -69,7 +69,7 @@ def query_policy(policy: Policy, states: Array) -> NDArray[Any]:
     Parameters
     ----------
     policy : object or callable
-        With Stable-Baselines3's ``predict(obs, deterministic=…)``, which takes a batch; or a callable of one state, or
+        With Stable-Baselines3's `predict(obs, deterministic=…)`, which takes a batch; or a callable of one state, or
         of a batch if it has an attribute `batched` that is true.
     states : ndarray of shape (n_states, n_dims)
     """

@@ -159,7 +159,7 @@ def _items(array: NDArray[Any]) -> NDArray[Any]:
 
 
 def _portions(firsts: IntArray, lengths: IntArray) -> Iterator[tuple[slice, IntArray]]:
-    """Concatenate the ranges ``first, ..., first + length - 1``, and yield the result in portions.
+    """Concatenate the ranges `first, ..., first + length - 1`, and yield the result in portions.
 
     Allocating index arrays for everything at once would take longer than the copying.
     """

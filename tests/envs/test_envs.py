@@ -252,7 +252,7 @@ def test_batch_follows_the_dynamics_of_single_environments():
         many = make_vec(env_id, 5, **constants)
         many.reset(seed=1)
         many.action_space.seed(0)
-        task = many.unwrapped.task
+        task = many.unwrapped.dynamics
         states = task.sample_states(5, np.random.default_rng(2))
         singles = [make(env_id, **constants) for _ in range(5)]
         moved = 1 if env_id == GRIDWORLD else None  # the other coordinates are drawn
