@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from numpy.testing import assert_allclose, assert_array_equal
 
-from gptd_rl import GPTD, GPTDQ
+from gptd_rl import GPTDQ
 from gptd_rl.data.actions import ContinuousActions, DiscreteActions
 from gptd_rl.data.state_actions import recorded_actions, to_state_actions
 from gptd_rl.data.trajectories import Trajectories
@@ -25,13 +25,23 @@ def test_to_state_actions_of_values_is_one_row_per_target(policy):
     assert pairs.n_rows == 40 and pairs.n_transitions == 0 and pairs.actions is None
 
 
-def test_gptdq_of_values_is_a_regression_per_action():
-    q = GPTDQ(noise_variance=0.01, objective="marginal_likelihood").fit(Trajectories.from_values(X, Y, A))
+def test_to_state_actions_appends_values_to_runs():
+    walk = Trajectories.from_episodes([dict(observations=[0.0, 1.0], rewards=[1], actions=[1], terminated=True)], 0.9)
+    values = Trajectories.from_values([3.0], [5.0], [0])
+    pairs = to_state_actions(values + walk, DiscreteActions(2))
+    assert pairs is not None
+    assert_array_equal(pairs.states, [[0, 1], [1, 0], [1, 1], [3, 0]])
+    assert_array_equal(pairs.rewards, [1, 0, 0, 5])
+    assert_array_equal(pairs.lengths, [3, 1])
+
+
+def test_gptdq_of_values_is_gaussian_process_regression():
+    q = GPTDQ(objective="marginal_likelihood").fit(Trajectories.from_values(X, Y, A))
     assert q.actions_ == DiscreteActions(3)
-    for a in range(3):
-        of_action = GPTD(q.kernel, noise_variance=0.01).fit(Trajectories.from_values(X[a == A], Y[a == A]))
-        assert_allclose(q.predict(X, np.full(40, a)), of_action.predict(X), atol=0.5)
-    assert_allclose(q.predict(X, A), Y, atol=0.3)
+    pairs, queries = np.column_stack([X, A]), np.column_stack([X[::-1], A])
+    K = q.kernel_(pairs, pairs) + q.noise_variance_ * np.eye(40)
+    expected = q.kernel_(queries, pairs) @ np.linalg.solve(K, Y)
+    assert_allclose(q.predict(queries[:, :2], A), expected, rtol=1e-6, atol=1e-8)
 
 
 def test_recorded_actions_leaves_out_last_states_only():
