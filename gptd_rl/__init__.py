@@ -2,6 +2,7 @@
 
 from gptd_rl.data.trajectories import Trajectories
 from gptd_rl.envs import register_environments
+from gptd_rl.estimators.conformal import Calibrated
 from gptd_rl.estimators.gptd import GPTD
 from gptd_rl.estimators.gptdq import GPTDQ
 from gptd_rl.estimators.online import OnlineGPTD, Transition
@@ -19,6 +20,7 @@ __all__ = [
     "ARD",
     "GPTD",
     "GPTDQ",
+    "Calibrated",
     "CollectionError",
     "FactorAnalysis",
     "Isotropic",

@@ -20,14 +20,9 @@ IntArray: TypeAlias = NDArray[np.int64]
 class Predictor(Protocol):
     """A policy with the method of Stable-Baselines3's models."""
 
-    def predict(
-        self,
-        observation: Any,
-        state: Any = None,
-        episode_start: Any = None,
-        deterministic: bool = False,
-    ) -> tuple[Any, Any]:
-        """Actions for a batch of observations, and the next hidden state."""
+    @property
+    def predict(self) -> Callable[..., Any]:
+        """``predict(observations, deterministic=…)`` returns a batch of actions and the next hidden state."""
         ...
 
 

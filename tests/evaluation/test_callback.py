@@ -25,7 +25,7 @@ import gptd_rl.evaluation.callback as module  # noqa: E402
 from gptd_rl.evaluation import GPTDEvalCallback  # noqa: E402
 from gptd_rl.evaluation.callback import numbers, snapshot  # noqa: E402
 from gptd_rl.exceptions import AgentError, CollectionError, EvaluationWarning  # noqa: E402
-from gptd_rl.sb3.loading import Normalised  # noqa: E402
+from gptd_rl.sb3.policies import NormalizedPolicy  # noqa: E402
 
 QUICK: dict[str, Any] = dict(n_transitions=120, n_episodes=4, n_states=8)
 
@@ -177,7 +177,9 @@ def test_options_are_passed_on(calls) -> None:
     a2c().learn(10, callback=callback)
     ((agent, place, options),) = calls
     assert place is env and type(agent) is sb3.A2C
-    expected = dict(n_transitions=77, gamma=0.5, deterministic=False, seed=9, n_episodes=3, n_states=4, thorough=False)
+    expected = dict(
+        n_transitions=77, gamma=0.5, deterministic=False, seed=9, n_episodes=3, n_states=4, analyse_inputs=False
+    )
     assert options == expected
 
 
@@ -283,7 +285,7 @@ def test_observations_are_normalised_by_the_statistics_of_the_moment(calls, wrap
     (first, place, _), (second, _, _) = calls
     assert place is inner, "without a normaliser of its own"
     for agent in (first, second):
-        assert isinstance(agent, Normalised) and agent.model.policy is not model.policy
+        assert isinstance(agent, NormalizedPolicy) and agent.model.policy is not model.policy
     assert first.statistics.obs_rms.count < second.statistics.obs_rms.count
     assert_allclose(second.statistics.obs_rms.mean, training.obs_rms.mean)
     assert second.statistics.venv is None
@@ -404,6 +406,6 @@ def test_it_is_imported_only_when_asked_for() -> None:
 
 
 def test_the_package_has_no_other_attributes() -> None:
-    assert gptd_rl.evaluation.__all__ == ["GPTDEvalCallback"]
+    assert gptd_rl.evaluation.__all__ == ["Evaluation", "GPTDEvalCallback", "evaluate_agent"]
     with pytest.raises(AttributeError, match=r"module 'gptd_rl.evaluation' has no attribute 'Callback'"):
         _ = gptd_rl.evaluation.Callback

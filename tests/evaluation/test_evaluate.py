@@ -22,15 +22,17 @@ import gptd_rl
 from gptd_rl import CollectionError, Trajectories, evaluate_agent
 from gptd_rl.agents import TowardsMiddle
 from gptd_rl.cli import main as cli
-from gptd_rl.evaluation import calibration, fitting
-from gptd_rl.evaluation.checking import SHARES, Observed, check, disagreements, observe, score
-from gptd_rl.evaluation.environments import MAX_ENVS, opened
-from gptd_rl.evaluation.off_policy import ValueOfActions
+from gptd_rl.estimators.conformal import calibrate, cross_val_predict
+from gptd_rl.evaluation import fitting
+from gptd_rl.evaluation.environments import MAX_ENVS, open_environment
+from gptd_rl.evaluation.ground_truth import GroundTruth, collect_ground_truth
+from gptd_rl.evaluation.off_policy import TargetValue
 from gptd_rl.evaluation.results import LEVELS, Evaluation
-from gptd_rl.evaluation.value_models import Returns
+from gptd_rl.evaluation.scoring import SHARES, check, disagreements, score
 from gptd_rl.exceptions import AgentError
 from gptd_rl.sb3 import critics
 from gptd_rl.sb3.critics import critic_of
+from gptd_rl.temporal.returns import Returns
 from tests.mdps import Spiral, Walk
 
 sb3 = pytest.importorskip("stable_baselines3")
@@ -172,7 +174,7 @@ def test_episodes_that_are_only_cut_off():
     env = gym.make("Pendulum-v1", max_episode_steps=10)
     found = evaluate_agent(lambda obs: np.zeros(1, dtype=np.float32), env, **SMALL, gamma=0.8)
     sane(found, 3)
-    assert found.setting.n_terminated == 0 and any("No episode ended by itself" in w for w in found.warnings)
+    assert found.setting.n_terminated == 0 and any("No episode terminated" in w for w in found.warnings)
     assert any(re.search("fewer than 25 ?% fail", w) for w in found.warnings)  # 12 episodes
     # Life goes on beyond the cut in the check: 20 steps are as good as all.
     state = np.arctan2(found.check.states[:, 1], found.check.states[:, 0])
@@ -205,20 +207,20 @@ def test_an_environment_is_left_as_it_was_but_reset():
 def test_environments_that_were_made_are_closed(monkeypatch):
     closed: list[Any] = []
     monkeypatch.setattr(type(cartpole().unwrapped), "close", lambda self: closed.append(self))
-    with opened("CartPole-v1", None, 3000) as (place, _):
-        assert place.many.num_envs == 3 and place.name == "CartPole-v1"
-        assert place.input_names == ("position", "velocity", "angle", "angular velocity")
+    with open_environment("CartPole-v1", None, 3000) as (env, _):
+        assert env.vector_env.num_envs == 3 and env.name == "CartPole-v1"
+        assert env.input_names == ("position", "velocity", "angle", "angular velocity")
     assert len(closed) == 4
     closed.clear()
-    with pytest.raises(AgentError), opened("CartPole-v1", ppo("Acrobot-v1"), 3000):
+    with pytest.raises(AgentError), open_environment("CartPole-v1", ppo("Acrobot-v1"), 3000):
         pass
     assert len(closed) == 1
 
 
 @pytest.mark.parametrize(("n_transitions", "n"), [(1, 1), (1999, 1), (2000, 2), (10**6, MAX_ENVS)])
 def test_how_many_environments(n_transitions, n):
-    with opened("CartPole-v1", None, n_transitions) as (place, _):
-        assert place.many.num_envs == n
+    with open_environment("CartPole-v1", None, n_transitions) as (env, _):
+        assert env.vector_env.num_envs == n
 
 
 def test_gymnasium_vectors():
@@ -253,36 +255,31 @@ def test_what_is_cut_off_has_the_models_tail():
             raise TypeError("no copies")
 
     env = TimeLimit(Locked(), 2)
-    with opened(env, go, 10) as (place, policy):
-        assert place.one is None
+    with open_environment(env, go, 10) as (opened, policy):
+        assert opened.template_env is None
         options: dict[str, Any] = dict(n_episodes=8, n_states=100, gamma=0.5, seed=0, deterministic=True)
-        found = observe(place, policy, Fixed(-40.0), tick=lambda done, total: None, **options)
+        found = collect_ground_truth(opened, policy, Fixed(-40.0), tick=lambda done, total: None, **options)
     # Two steps at most: −1.5 and a quarter of the tail from the start, −1 and half of it behind; nothing after the end.
     assert {-1.0, -1.5, -11.5} < set(found.values) == {-1.0, -1.5, -11.5, -21.0}
     assert found.n_rollouts == 0 and set(found.returns) == {-2.0}
 
 
-def test_intervals_come_from_left_out_episodes(monkeypatch):
-    left, calibrated = [], []
-    original, judge = calibration.left_out, calibration.calibrate
-
-    def spy_left_out(*args):
-        left.append(original(*args))
-        return left[-1]
-
-    def spy_calibrate(*args):
-        calibrated.append(args)
-        return judge(*args)
-
-    monkeypatch.setattr(fitting, "left_out", spy_left_out)
-    monkeypatch.setattr(fitting, "calibrate", spy_calibrate)
+def test_intervals_come_from_left_out_episodes():
     data = Walk().sample(150, np.random.default_rng(0))
-    found = fitting.fit(data, None, is_categorical=False, thorough=True, tick=lambda done, total: None)
-    assert_array_equal(calibrated[0][1], left[0] @ np.array(list(found.learners.values())))
-    assert_array_equal(calibrated[1][1], left[1][:, 0])
-    assert calibrated[0][3] is not None and calibrated[1][3] is None
+    found = fitting.fit(data, None, is_categorical=False, analyse_inputs=True, tick=lambda done, total: None)
     returns = Returns.of(data)
-    rest = returns.z * calibrated[0][1][returns.end]
+    for value, is_local in ((found.value, True), (found.monte_carlo, False)):
+        left_out = cross_val_predict(list(value.estimator_.learners.values()), data) @ value.estimator_.weights_
+        assert_array_equal(value.cross_val_values_, left_out)
+        errors = (returns.y - returns.difference(left_out))[returns.usable]
+        relevances = value.estimator_.relevances_
+        assert (relevances is not None) == is_local
+        weights = None if relevances is None else np.sqrt(relevances + 1e-9 * relevances.max())
+        _, expected = calibrate(left_out, data, weights)
+        assert_array_equal(value.errors_[0].ratios, expected.ratios)
+        assert is_local or sorted(np.abs(errors)) == value.errors_[0].ratios.tolist()
+    assert dict(zip(found.value.estimator_.learners, found.value.estimator_.weights_, strict=True)) == found.learners
+    rest = returns.z * found.value.cross_val_values_[returns.end]
     assert_allclose(found.start_values, (returns.y + rest)[data.starts])
 
 
@@ -610,13 +607,13 @@ def test_directions(monkeypatch):
 
 def test_an_excerpt_has_whole_episodes():
     data = Walk().sample(2000, np.random.default_rng(0))
-    part = fitting.excerpt(data, 900)
+    part = fitting.contiguous_sample(data, 900)
     assert 900 <= len(part) < 900 + data.lengths.max()
     starts = {tuple(data.states[s : s + n, 0]) for s, n in zip(data.starts, data.lengths, strict=True)}
     assert all(tuple(part.states[s : s + n, 0]) in starts for s, n in zip(part.starts, part.lengths, strict=True))
-    assert fitting.excerpt(data, len(data)) is data
+    assert fitting.contiguous_sample(data, len(data)) is data
     long = Spiral(time_limit=500).sample(2000, np.random.default_rng(0))
-    pieces = fitting.excerpt(long, 400)
+    pieces = fitting.contiguous_sample(long, 400)
     assert pieces.lengths.max() <= 51 and 400 <= len(pieces) <= 451
 
 
@@ -658,7 +655,7 @@ def test_a_truth_that_is_known_badly_is_held_more_easily():
 def test_halves_of_what_was_observed():
     episodes = np.array([0, 0, 3, 4, 4, 9])
     x = np.arange(6.0)
-    known, judged = Observed(np.ones(9), x[:, None], x, 0.1 * x, episodes, 10).halves()
+    known, judged = GroundTruth(np.ones(9), x[:, None], x, 0.1 * x, episodes, 10).halves()
     assert_array_equal(known.values, [0, 1, 3, 4])
     assert_array_equal(judged.values, [2, 5])
     assert_array_equal(judged.errors, 0.1 * judged.values)
@@ -675,7 +672,7 @@ def test_one_fresh_episode_of_random_returns():
 
 def test_a_check_by_hand():
     truth, states = np.array([1.0, 2.5, 9.0]), np.arange(3.0)[:, None]
-    observed = Observed(np.ones(2), states, truth, np.zeros(3), np.array([0, 0, 1]), 4)
+    observed = GroundTruth(np.ones(2), states, truth, np.zeros(3), np.array([0, 0, 1]), 4)
     critic = np.array([2.0, 4.0, -8.0])
     found = check(observed, {"GPTD": Fixed(), "other": Fixed(9.0)}, lambda x: critic)
     assert (found.kind, found.n_rollouts) == ("rollouts", 4)
@@ -688,10 +685,12 @@ def test_a_check_by_hand():
     # 4 is outside [−1, 3] by 1, −8 by 7; 2 is inside.
     assert [(d.state, d.critic, d.observed) for d in disagreements(found)] == [((2.0,), -8.0, 9.0), ((1.0,), 4.0, 2.5)]
     assert [(d.value, d.lower, d.upper) for d in disagreements(found)] == [(1.0, -1.0, 3.0)] * 2
-    alone = check(Observed(np.ones(1), states, truth, np.zeros(3), np.zeros(3, dtype=int), 0), {"GPTD": Fixed()}, None)
+    alone = check(
+        GroundTruth(np.ones(1), states, truth, np.zeros(3), np.zeros(3, dtype=int), 0), {"GPTD": Fixed()}, None
+    )
     assert alone.kind == "returns" and disagreements(alone) == ()
     # One for each episode, and no more than eight.
-    far = Observed(np.ones(1), np.arange(30.0)[:, None], np.zeros(30), np.zeros(30), np.repeat(np.arange(10), 3), 1)
+    far = GroundTruth(np.ones(1), np.arange(30.0)[:, None], np.zeros(30), np.zeros(30), np.repeat(np.arange(10), 3), 1)
     many = disagreements(check(far, {"GPTD": Fixed()}, lambda x: 10.0 + x[:, 0]))
     assert [d.state[0] for d in many] == [29.0, 26.0, 23.0, 20.0, 17.0, 14.0, 11.0, 8.0]
 
@@ -899,7 +898,7 @@ class Wild:
 
 def test_values_that_rewards_do_not_allow():
     data = Trajectories.from_episodes([dict(observations=np.zeros((4, 1)), rewards=np.ones(3), terminated=True)], 0.9)
-    value = ValueOfActions(Wild(), lambda states: None, data)  # type: ignore[arg-type]
+    value = TargetValue(Wild(), lambda states: None, data)  # type: ignore[arg-type]
     assert_allclose(value.predict(np.zeros((2, 1))), [5.0, 10.0])
     lower, upper = value.confidence_interval(np.zeros((2, 1)))
     assert_allclose(lower, [3.0, 0.0])

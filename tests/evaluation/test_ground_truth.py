@@ -15,8 +15,9 @@ from numpy.testing import assert_allclose, assert_array_equal
 from scipy import stats
 
 from gptd_rl import CollectionError
-from gptd_rl.evaluation import ground_truth as branching
-from gptd_rl.evaluation.ground_truth import HeldOut, Policy, copyable, fresh, held_out, rolled_out
+from gptd_rl.evaluation import ground_truth
+from gptd_rl.evaluation.environments import is_copyable
+from gptd_rl.evaluation.ground_truth import BatchActor, StartStates, reseeded_copy, rollout_values, sample_start_states
 
 
 class Chain(gym.Env):
@@ -59,13 +60,13 @@ def no_tail(states: Any) -> Any:
     return np.full(len(states), np.nan)
 
 
-def places(env: Any, n_states: int = 50, n_episodes: int = 1, seed: int = 0, policy: Any = stay) -> HeldOut:
-    return held_out(env, policy, n_episodes=n_episodes, n_states=n_states, seed=seed, deterministic=True)
+def places(env: Any, n_states: int = 50, n_episodes: int = 1, seed: int = 0, policy: Any = stay) -> StartStates:
+    return sample_start_states(env, policy, n_episodes=n_episodes, n_states=n_states, seed=seed, deterministic=True)
 
 
-def values(env: Any, gamma: float, tail: Any = no_tail, *, where: HeldOut | None = None, **more: Any) -> Any:
+def values(env: Any, gamma: float, tail: Any = no_tail, *, where: StartStates | None = None, **more: Any) -> Any:
     where = places(env, **more) if where is None else where
-    found = rolled_out(where, stay, gamma=gamma, seed=0, deterministic=True, tail=tail)
+    found = rollout_values(where, stay, gamma=gamma, seed=0, deterministic=True, tail=tail)
     return where.states[:, 0], *found
 
 
@@ -189,10 +190,10 @@ def test_fresh_copies():
     env = TimeLimit(Chain(n_cells=None, noise=1.0), 4)
     env.reset(seed=0)
     env.step(0)
-    futures = [luck(fresh(env, [seed, i])) for seed in range(2) for i in range(2)]
+    futures = [luck(reseeded_copy(env, [seed, i])) for seed in range(2) for i in range(2)]
     assert len({tuple(f) for f in futures}) == 4
-    assert luck(fresh(env, [1, 1])) == futures[3]
-    twin = fresh(env, [0, 0])
+    assert luck(reseeded_copy(env, [1, 1])) == futures[3]
+    twin = reseeded_copy(env, [0, 0])
     assert [twin.step(0)[3] for _ in range(20)] == [False] * 20  # no time limit
     assert twin.unwrapped.place == 21  # type: ignore[attr-defined]
     # The environment itself goes on as if nothing had happened.
@@ -206,13 +207,13 @@ def test_fresh_copies():
 def test_fresh_copies_of_what_is_not_random():
     env = TimeLimit(Chain(n_cells=None), 4)
     env.reset(seed=0)
-    assert luck(fresh(env, [0])) == luck(fresh(env, [1]))
+    assert luck(reseeded_copy(env, [0])) == luck(reseeded_copy(env, [1]))
 
 
 def test_time_limits_in_all_layers():
     env = TimeLimit(InPlace(TimeLimit(Chain(n_cells=None), 3), copy=True), 5)
     env.reset(seed=0)
-    twin = fresh(env, [0])
+    twin = reseeded_copy(env, [0])
     assert not any(twin.step(0)[3] for _ in range(10))
     assert [env.step(0)[3] for _ in range(3)] == [False, False, True]
 
@@ -232,7 +233,7 @@ class OwnDice(Chain):
 def test_fresh_luck_from_generators_of_its_own():
     env = OwnDice()
     env.reset(seed=0)
-    assert luck(fresh(env, [0])) != luck(fresh(env, [1]))
+    assert luck(reseeded_copy(env, [0])) != luck(reseeded_copy(env, [1]))
 
 
 class Locked(Chain):
@@ -252,13 +253,13 @@ class Forgetful(Chain, EzPickle):
 
 
 def test_copyable():
-    assert copyable(Chain()) and copyable(gym.make("CartPole-v1"))
-    assert not copyable(Locked())
-    assert not copyable(TimeLimit(Locked(), 3))
+    assert is_copyable(Chain()) and is_copyable(gym.make("CartPole-v1"))
+    assert not is_copyable(Locked())
+    assert not is_copyable(TimeLimit(Locked(), 3))
 
 
 def test_an_environment_whose_copies_forget_its_state_is_not_copyable():
-    assert not copyable(Forgetful())
+    assert not is_copyable(Forgetful())
 
 
 # Values
@@ -307,19 +308,19 @@ def test_a_rollout_stops_where_the_rest_hardly_counts(monkeypatch):
     assert n_rollouts == 1
     # Without any discount, after so many steps as there is time for.
     for most, each in ((8_000, 2_000), (100, 1_000)):
-        monkeypatch.setattr(branching, "MAX_STEPS", most)
+        monkeypatch.setattr(ground_truth, "MAX_STEPS", most)
         _, mean, _, _ = values(None, 1.0 - 1e-12, lambda x: np.full(len(x), 0.5), where=where)
         assert_allclose(mean, each + 0.5)
 
 
 def test_the_number_of_steps_is_limited(monkeypatch):
-    monkeypatch.setattr(branching, "MAX_STEPS", 8_000)
+    monkeypatch.setattr(ground_truth, "MAX_STEPS", 8_000)
     where = places(Chain(n_cells=30, noise=1.0), n_states=4)
     for copied in where.copies:
         copied.unwrapped.n_cells = None  # type: ignore[attr-defined]
     _, _, _, n_rollouts = values(None, 0.9999, lambda x: np.zeros(len(x)), where=where)
     assert n_rollouts == 2  # of 4 · 2000 steps each, there is room for no more
-    monkeypatch.setattr(branching, "MAX_STEPS", 1_000)
+    monkeypatch.setattr(ground_truth, "MAX_STEPS", 1_000)
     _, _, _, n_rollouts = values(None, 0.9, lambda x: np.zeros(len(x)), where=where)
     assert n_rollouts == 1_000 // (4 * 43 + 4) or n_rollouts == 1_000 // (4 * 44)
 
@@ -328,7 +329,7 @@ def test_values_where_something_is_random():
     env = Chain(n_cells=4, noise=2.0)
     where = places(env, n_states=1000, n_episodes=150)
     states, mean, error, n_rollouts = values(env, 0.9, where=where)
-    assert n_rollouts == branching.N_ROLLOUTS == 10
+    assert n_rollouts == ground_truth.N_ROLLOUTS == 10
     n = 4 - states
     truth = (1 - 0.9**n) / 0.1
     std = 2.0 * np.sqrt((1 - 0.81**n) / 0.19)
@@ -347,8 +348,8 @@ def test_random_policies_in_a_world_without_chance():
             seen, _, *rest = super().step(action)
             return seen, float(action), *rest
 
-    where = held_out(Paid(), None, n_episodes=40, n_states=200, seed=0, deterministic=True)
-    mean, error, n_rollouts = rolled_out(where, None, gamma=1.0, seed=0, deterministic=True, tail=no_tail)
+    where = sample_start_states(Paid(), None, n_episodes=40, n_states=200, seed=0, deterministic=True)
+    mean, error, n_rollouts = rollout_values(where, None, gamma=1.0, seed=0, deterministic=True, tail=no_tail)
     steps = 5 - where.states[:, 0]
     assert n_rollouts == 10 and (error > 0).mean() > 0.9
     scores = (mean - steps) / np.sqrt(steps * (2 / 3) / 10)
@@ -361,7 +362,7 @@ def test_places_can_be_used_again():
     first, again = values(env, 0.9, where=where), values(env, 0.9, where=where)
     for a, b in zip(first, again, strict=True):
         assert_array_equal(a, b)
-    other = rolled_out(where, stay, gamma=0.9, seed=100, deterministic=True, tail=no_tail)
+    other = rollout_values(where, stay, gamma=0.9, seed=100, deterministic=True, tail=no_tail)
     assert (other[0] != first[1]).all()
 
 
@@ -386,7 +387,9 @@ def test_what_is_not_finite_is_refused(what):
 def ticks(noise: float) -> list[tuple[int, int]]:
     told: list[tuple[int, int]] = []
     where = places(Chain(n_cells=200, noise=noise), n_states=3)
-    rolled_out(where, stay, gamma=0.99, seed=0, deterministic=True, tail=no_tail, tick=lambda a, b: told.append((a, b)))
+    rollout_values(
+        where, stay, gamma=0.99, seed=0, deterministic=True, tail=no_tail, tick=lambda a, b: told.append((a, b))
+    )
     return told
 
 
@@ -409,7 +412,7 @@ def test_a_policy_is_told_where_episodes_start():
             told.append((episode_start.tolist(), deterministic))
             return np.zeros(len(observation), dtype=np.int64), None
 
-    policy = Policy(Chain(), Agent(), 2, 0, False)
+    policy = BatchActor(Chain(), Agent(), 2, 0, False)
     for _ in range(2):
         policy([np.zeros(1), np.ones(1)], np.ones(2, dtype=bool))
     assert told == [([True, True], False), ([False, False], False)]
@@ -426,5 +429,7 @@ def test_observations_of_several_parts():
         def observation(self, observation):
             return dict(place=observation, odd=int(observation[0]) % 2)
 
-    found = held_out(Parts(Chain()), lambda o: int(o["odd"]), n_episodes=1, n_states=9, seed=0, deterministic=True)
+    found = sample_start_states(
+        Parts(Chain()), lambda o: int(o["odd"]), n_episodes=1, n_states=9, seed=0, deterministic=True
+    )
     assert_array_equal(found.states, np.column_stack([np.arange(5.0), [1, 0, 1, 0, 1], [0, 1, 0, 1, 0]]))

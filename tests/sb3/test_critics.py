@@ -13,7 +13,8 @@ from numpy.testing import assert_allclose, assert_array_equal
 from gptd_rl.data.spaces import flatten
 from gptd_rl.sb3 import critics
 from gptd_rl.sb3.critics import critic_name, critic_of
-from gptd_rl.sb3.loading import Normalised, load_agent, load_statistics
+from gptd_rl.sb3.loading import load_agent, load_statistics
+from gptd_rl.sb3.policies import NormalizedPolicy
 
 sb3 = pytest.importorskip("stable_baselines3")
 torch = pytest.importorskip("torch")
@@ -222,7 +223,7 @@ def normalised(env: Any, tmp_path: Any, **settings: Any) -> Any:
 def test_raw_states_and_original_units(norm_obs, norm_reward, tmp_path):
     venv, statistics = normalised("Pendulum-v1", tmp_path, norm_obs=norm_obs, norm_reward=norm_reward)
     model = make("TD3")
-    policy = Normalised(model, statistics)
+    policy = NormalizedPolicy(model, statistics)
     states = some_states(10, 3).astype(np.float32)
     inner, critic = critic_of(model), critic_of(policy)
     assert inner is not None and critic is not None
@@ -248,7 +249,7 @@ def test_parts_are_normalised_each(tmp_path):
     _, statistics = normalised(Rooms, tmp_path, norm_obs_keys=["position"], norm_reward=False)
     model = make("DQN", Rooms(), "MultiInputPolicy")
     batch = batch_of_rooms(6)
-    critic = critic_of(Normalised(model, statistics))
+    critic = critic_of(NormalizedPolicy(model, statistics))
     assert critic is not None
     with torch.no_grad():
         tensor = model.policy.obs_to_tensor(statistics.normalize_obs(batch))[0]

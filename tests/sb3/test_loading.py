@@ -20,8 +20,9 @@ from gymnasium import spaces
 from numpy.testing import assert_allclose, assert_array_equal
 
 from gptd_rl.exceptions import AgentError
-from gptd_rl.sb3 import loading as archives
-from gptd_rl.sb3.loading import Normalised, check_spaces, load_agent, load_statistics
+from gptd_rl.sb3 import safe_archive
+from gptd_rl.sb3.loading import load_agent, load_statistics
+from gptd_rl.sb3.policies import NormalizedPolicy, check_spaces
 
 sb3 = pytest.importorskip("stable_baselines3")
 
@@ -330,12 +331,12 @@ def test_a_member_twice(tmp_path, folder):
 
 def test_absurd_sizes(tmp_path, folder, monkeypatch):
     total = sum(map(len, contents(folder / "PPO.zip").values()))
-    monkeypatch.setattr(archives, "MAX_BYTES", total)
+    monkeypatch.setattr(safe_archive, "MAX_BYTES", total)
     load_agent(folder / "PPO.zip")
-    monkeypatch.setattr(archives, "MAX_BYTES", total - 1)
+    monkeypatch.setattr(safe_archive, "MAX_BYTES", total - 1)
     assert "more than any agent needs" in refusal(load_agent, folder / "PPO.zip")
     monkeypatch.undo()
-    monkeypatch.setattr(archives, "MAX_BYTES_OF_DATA", 1000)
+    monkeypatch.setattr(safe_archive, "MAX_BYTES_OF_DATA", 1000)
     assert "more than any agent needs" in refusal(load_agent, folder / "PPO.zip")
     make_statistics(tmp_path / "some.pkl")
     assert "too large" in refusal(load_statistics, tmp_path / "some.pkl")
@@ -461,7 +462,7 @@ def test_normalised_predicts_what_the_model_does_in_the_normalised_environment(t
     venv = make_statistics(tmp_path / "some.pkl")
     model = make("PPO", "Pendulum-v1", gamma=0.97)
     venv.training = False
-    policy = Normalised(model, load_statistics(tmp_path / "some.pkl"))
+    policy = NormalizedPolicy(model, load_statistics(tmp_path / "some.pkl"))
     seen = venv.reset()
     raw = venv.get_original_obs()
     for _ in range(10):
@@ -477,12 +478,12 @@ def test_normalised_is_described_by_both(tmp_path):
     venv = make_statistics(tmp_path / "some.pkl")
     model = make("SAC", gamma=0.97)
     statistics = load_statistics(tmp_path / "some.pkl")
-    policy = Normalised(model, statistics)
+    policy = NormalizedPolicy(model, statistics)
     assert (policy.model, policy.statistics, policy.gamma) == (model, statistics, 0.97)
     assert policy.observation_space == venv.observation_space and policy.action_space == model.action_space
     assert not statistics.training
     assert_array_equal(statistics.obs_rms.mean, venv.obs_rms.mean)
-    message = refusal(Normalised, make("PPO"), statistics)
+    message = refusal(NormalizedPolicy, make("PPO"), statistics)
     assert message.startswith("the agent observes Box(4,) and the statistics are of Box(3,)")
 
 
@@ -492,7 +493,7 @@ def test_normalised_hands_on_the_memory(tmp_path):
             return observation, (state, episode_start, deterministic)
 
     make_statistics(tmp_path / "some.pkl")
-    policy = Normalised(Remembers(), load_statistics(tmp_path / "some.pkl"))
+    policy = NormalizedPolicy(Remembers(), load_statistics(tmp_path / "some.pkl"))
     assert policy.predict(np.zeros(3), 1, 2, True)[1] == (1, 2, True)
     assert policy.predict(np.zeros(3))[1] == (None, None, False)
 
@@ -500,7 +501,7 @@ def test_normalised_hands_on_the_memory(tmp_path):
 def test_statistics_of_observations_of_several_parts(tmp_path):
     venv = make_statistics(tmp_path / "some.pkl", Rooms, norm_obs_keys=["position"])
     model = make("PPO", Rooms(), "MultiInputPolicy")
-    policy = Normalised(model, load_statistics(tmp_path / "some.pkl"))
+    policy = NormalizedPolicy(model, load_statistics(tmp_path / "some.pkl"))
     venv.training = False
     seen, raw = venv.reset(), venv.get_original_obs()
     assert_allclose(policy.statistics.normalize_obs(raw)["position"], seen["position"])
