@@ -39,8 +39,9 @@ EXACT_SIZE = 4000
 SAMPLE_SIZE = 20_000
 LARGEST_EXACT_SAMPLE = 1200
 
-# Candidates from which basis states are chosen.
+# Candidates from which basis states are chosen; fewer for each inducing point if θ is known.
 N_CANDIDATES = 8000
+CANDIDATES_PER_POINT = 5
 
 # States in unbroken pieces, for questions about episodes.
 EXCERPT_SIZE = 10_000
@@ -201,6 +202,7 @@ class Sparse:
     variance: sparse.Variance
     is_exact: bool  # every distinct state is in the basis
     actions: Actions = NO_ACTIONS
+    n_candidates: int = N_CANDIDATES
 
     @classmethod
     def of(
@@ -248,7 +250,7 @@ class Sparse:
             states = np.unique(self.summary.distinct[:, self.inputs], axis=0)
             return Choice(states, len(states), None, is_final=True)
         candidates = np.unique(self.sample.states, axis=0)
-        picked = np.linspace(0, len(candidates) - 1, min(N_CANDIDATES, len(candidates))).round().astype(int)
+        picked = np.linspace(0, len(candidates) - 1, min(self.n_candidates, len(candidates))).round().astype(int)
         return Choice(candidates[picked], self.subset_size, self.tolerance)
 
     def task(self, name: str, every: int) -> Task:
@@ -408,6 +410,8 @@ def reopen_problem(
         problem = open_problem(data, noise, **options)
         if problem.n_dims != n_dims:
             raise ValueError(f"states must have {n_dims} columns, as in fit; got {problem.n_dims}.")
+        if isinstance(problem, Sparse):
+            problem = replace(problem, n_candidates=CANDIDATES_PER_POINT * problem.subset_size)
         return problem.with_inputs(inputs)
     dataset = open_dataset(data, noise, options.pop("gamma"), options.pop("executor"))
     options.pop("method")
