@@ -53,8 +53,8 @@ class EvaluationWarning(UserWarning):
 
 
 @contextmanager
-def interrupts_raised() -> Iterator[None]:
-    """Raise KeyboardInterrupt where an interrupted fit would keep the best model so far and warn."""
+def no_partial_fits() -> Iterator[None]:
+    """Raise KeyboardInterrupt if Ctrl-C interrupts a fit, which otherwise keeps the best model found so far."""
     with warnings.catch_warnings():
         warnings.simplefilter("error", InterruptedFitWarning)
         try:

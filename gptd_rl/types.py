@@ -18,11 +18,10 @@ IntArray: TypeAlias = NDArray[np.int64]
 
 
 class Predictor(Protocol):
-    """A policy with the method of Stable-Baselines3's models."""
+    """A policy with the method of Stable-Baselines3's models; recurrent ones also take `state` and `episode_start`."""
 
-    @property
-    def predict(self) -> Callable[..., Any]:
-        """``predict(observations, deterministic=…)`` returns a batch of actions and the next hidden state."""
+    def predict(self, observation: Any, /, *, deterministic: bool = False) -> tuple[Any, Any]:
+        """Actions for a batch of observations, and the next hidden state."""
         ...
 
 

@@ -22,7 +22,7 @@ from gptd_rl.evaluation.value_models import (
     StackedValue,
     monte_carlo,
 )
-from gptd_rl.exceptions import RelevanceWarning, interrupts_raised
+from gptd_rl.exceptions import RelevanceWarning, no_partial_fits
 from gptd_rl.temporal.means import subtract_mean
 from gptd_rl.temporal.returns import Returns
 from gptd_rl.types import Array
@@ -130,7 +130,7 @@ def select(part: Trajectories, is_categorical: bool, **options: Any) -> GPTD:
 @contextmanager
 def model_selection() -> Iterator[None]:
     """Within this, an interrupt ends the evaluation, and warnings about relevances are silent."""
-    with interrupts_raised():
+    with no_partial_fits():
         warnings.simplefilter("ignore", RelevanceWarning)  # V is cross-validated anyway
         yield
 

@@ -42,7 +42,7 @@ def chains(*kinds: tuple[int, bool], gamma: float) -> Trajectories:
 
 
 @pytest.mark.parametrize("gamma", [0.0, 0.5, 0.9])
-def test_monte_carlo_of_a_constant_is_exact_even_where_all_was_cut_off(gamma):
+def test_monte_carlo_of_a_constant_value_with_truncated_episodes(gamma):
     data = chains((3, False), (5, False), gamma=gamma)
     assert_allclose(monte_carlo(data)(data.states[:4]), np.full(4, 1.0 / (1.0 - gamma)))
 
@@ -55,7 +55,7 @@ def test_monte_carlo_is_the_average_return():
     assert_allclose(monte_carlo(data)(np.zeros((1, 1))), (1 * 1 + 0.5 * 4) / (1 + 0.25))
 
 
-def test_monte_carlo_of_differences_only_is_finite():
+def test_monte_carlo_without_terminated_episodes_and_discount():
     data = chains((3, False), (5, False), gamma=1.0)
     assert np.isfinite(monte_carlo(data)(data.states)).all()
 
@@ -63,7 +63,7 @@ def test_monte_carlo_of_differences_only_is_finite():
 def test_return_bounds_by_hand():
     ended = Trajectories.from_episodes([episode([1.0, 2.0], True), episode([-3.0], True)], 0.5)
     assert return_bounds(ended) == (-3.0, 2.0)
-    # 4 + z·(…) with z = 0.5: the best reward for ever is 8, the worst that of having ended.
+    # 4 + z·(…) with z = 0.5: the best reward for ever is 8, the worst is 0.
     assert return_bounds(Trajectories.from_episodes([episode([4.0], False)], 0.5)) == (4.0, 8.0)
     assert return_bounds(Trajectories.from_episodes([episode([-4.0], False)], 0.5)) == (-8.0, -4.0)
     assert return_bounds(chains((3, False), gamma=1.0)) == (-np.inf, np.inf)
@@ -71,7 +71,7 @@ def test_return_bounds_by_hand():
 
 
 @pytest.mark.parametrize("task", [Spiral(), Walk(), Gridworld(gamma=0.9)])
-def test_true_values_lie_between_the_return_bounds(task):
+def test_return_bounds_hold_true_values(task):
     data = task.sample(400, np.random.default_rng(0))
     low, high = return_bounds(data)
     truth = task.value(data.states[Returns.of(data).usable])
@@ -93,7 +93,7 @@ def test_clipped():
 
 
 class MadeUp:
-    """A critic of two functions."""
+    """A critic made of two functions."""
 
     def __init__(self, value: Any, features: Any) -> None:
         self.value, self._features = value, features
@@ -111,7 +111,7 @@ def parabolas(x: Any) -> Any:
 
 
 @pytest.mark.parametrize("time_limit", [25, 60])
-def test_a_refitted_critic_learns_what_its_features_express(time_limit):
+def test_refitted_critic_learns_values_in_the_span_of_its_features(time_limit):
     task = Spiral(time_limit=time_limit)
     data = task.sample(300, np.random.default_rng(0))
     start = 100.0  # far too much, everywhere
@@ -124,7 +124,7 @@ def test_a_refitted_critic_learns_what_its_features_express(time_limit):
     assert_allclose(found, truth, atol=1e-2 * np.ptp(truth))
 
 
-def test_features_beyond_those_seen_stay_at_the_edge():
+def test_refitted_critic_clips_features_to_the_range_seen():
     task = Spiral()
     data = task.sample(200, np.random.default_rng(0))
     found = RefittedCritic(MadeUp(lambda x: np.zeros(len(x)), lambda x: x))(data)
@@ -132,7 +132,7 @@ def test_features_beyond_those_seen_stay_at_the_edge():
     assert_allclose(found(100.0 + edge), found(edge))
 
 
-def test_a_perfect_critic_is_left_alone():
+def test_refitted_critic_leaves_a_perfect_critic_unchanged():
     task = Spiral()
     data = task.sample(200, np.random.default_rng(0))
     critic = MadeUp(task.value, lambda x: np.sin(7.0 * x))
@@ -151,7 +151,7 @@ def noisy(n_episodes: int, seed: int, n_dims: int) -> Trajectories:
     )
 
 
-def test_useless_features_hardly_count():
+def test_refitted_critic_shrinks_useless_features():
     # 30 features and 60 returns that have nothing to do with them: least squares would be wrong by about 1.
     data = noisy(60, 0, 30)
     new = np.random.default_rng(1).normal(size=(200, 30))
@@ -161,7 +161,7 @@ def test_useless_features_hardly_count():
     assert np.sqrt((found**2).mean()) < 0.35 < 0.6 < np.sqrt((plain**2).mean())
 
 
-def test_features_that_are_the_same_everywhere():
+def test_refitted_critic_with_constant_features():
     task = Spiral()
     data = task.sample(200, np.random.default_rng(0))
     dead = MadeUp(lambda x: np.zeros(len(x)), lambda x: np.column_stack([parabolas(x), np.full(len(x), 7.0)]))
@@ -174,7 +174,7 @@ def test_features_that_are_the_same_everywhere():
     assert_allclose(RefittedCritic(with_none)(data)(new), RefittedCritic(nothing)(data)(new), rtol=1e-9)
 
 
-def test_features_that_are_the_same_but_for_rounding():
+def test_refitted_critic_with_nearly_constant_features():
     task = Spiral()
     data = task.sample(200, np.random.default_rng(0))
 
@@ -188,7 +188,7 @@ def test_features_that_are_the_same_but_for_rounding():
 
 
 @pytest.mark.parametrize("n_episodes", [2, 3, 6])
-def test_a_critic_refitted_to_few_episodes(n_episodes):
+def test_refitted_critic_with_few_episodes(n_episodes):
     task = Spiral()
     data = task.sample(25 * n_episodes, np.random.default_rng(0))
     assert data.n_segments == n_episodes
@@ -196,14 +196,14 @@ def test_a_critic_refitted_to_few_episodes(n_episodes):
     assert_allclose(found(data.states), task.value(data.states), atol=0.1 * np.ptp(task.value(data.states)))
 
 
-def test_a_critic_refitted_to_one_episode():
+def test_refitted_critic_with_one_episode():
     task = Spiral()
     data = task.sample(25, np.random.default_rng(0))
     found = RefittedCritic(MadeUp(lambda x: np.zeros(len(x)), parabolas))(data)(data.states)
     assert np.isfinite(found).all()
 
 
-def test_the_penalty_is_that_which_predicts_other_episodes():
+def test_best_penalty_predicts_left_out_episodes():
     rng = np.random.default_rng(0)
     A, episodes = rng.normal(size=(100, 5)), np.repeat(np.arange(20), 5)
     assert learners._best_penalty(A, A @ np.arange(5.0), episodes) == learners.PENALTIES[0]

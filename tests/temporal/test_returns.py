@@ -37,7 +37,7 @@ def test_returns_by_hand():
 
 
 @pytest.mark.parametrize("mix", MIXES)
-def test_returns_as_loops_have_them(mix):
+def test_returns_by_loops(mix):
     data = sample(MIXES[mix], seed=3)
     found = Returns.of(data)
     assert_allclose(found.y, naive_returns(data), atol=1e-12)
@@ -49,14 +49,14 @@ def test_returns_as_loops_have_them(mix):
     assert_allclose(found.difference(values[:, 0]), np.array(by_loop)[:, 0])
 
 
-def test_what_is_mostly_tail_is_of_little_use():
+def test_returns_with_a_large_tail_are_not_usable():
     # z = 0.9³, 0.9², 0.9 in the cut-off episode: more than half is missing.
     found = Returns.of(chains((3, True), (3, False), gamma=0.9))
     assert_array_equal(found.usable, [0, 1, 2])
 
 
 @pytest.mark.parametrize(("n_long", "usable"), [(9, 1), (10, 5)])
-def test_a_tenth_of_good_returns_is_enough(n_long, usable):
+def test_returns_usable_if_a_tenth_has_a_small_tail(n_long, usable):
     # One good return; of the others, of one cut-off episode, none is good. Below a tenth, the better half serves.
     data = chains((1, True), (n_long, False), gamma=0.99)
     found = Returns.of(data)
@@ -69,12 +69,12 @@ def test_a_tenth_of_good_returns_is_enough(n_long, usable):
         assert len(found.usable) == 6
 
 
-def test_short_truncated_episodes_leave_the_better_half():
+def test_returns_of_short_truncated_episodes_use_the_better_half():
     found = Returns.of(chains((4, False), (4, False), gamma=0.99))
     assert_array_equal(found.usable, [0, 1, 5, 6])
 
 
-def test_without_discount_and_with_nothing_but_the_reward():
+def test_returns_with_gamma_1_and_0():
     data = chains((3, False), (2, False), gamma=1.0)
     found = Returns.of(data)
     assert_array_equal(found.y, [3, 2, 1, 0, 2, 1, 0])
@@ -86,7 +86,7 @@ def test_without_discount_and_with_nothing_but_the_reward():
     assert_array_equal(found.usable, [0, 1, 2, 4, 5])
 
 
-def test_true_values_explain_returns_exactly():
+def test_returns_difference_of_true_values():
     task = Spiral()
     data = task.sample(100, np.random.default_rng(0))
     found = Returns.of(data)
@@ -94,7 +94,7 @@ def test_true_values_explain_returns_exactly():
 
 
 @pytest.mark.parametrize("mix", MIXES)
-def test_returns_of_what_a_mean_leaves(mix):
+def test_returns_after_subtract_mean(mix):
     data = sample(MIXES[mix], seed=1)
     mean = lambda x: 3.0 + x[:, 0] - 2.0 * x[:, 1]  # noqa: E731
     left = Returns.of(subtract_mean(data, mean)).y
