@@ -65,8 +65,8 @@ def truths(training: Training, deterministic: bool, n_states: int, n_rollouts: i
 def sklearn_gpr(data: Trajectories) -> Callable[[Array], Array]:
     """scikit-learn's regression with default settings on the returns of the same transitions.
 
-    Its search takes about 60 evaluations of cubic cost: hours at 10 000 states, ten seconds at `PEER_SIZE` evenly chosen
-    ones.
+    Its search takes about 60 evaluations of cubic cost: hours at 10 000 states, ten seconds at `PEER_SIZE` evenly
+    chosen ones.
     """
     y, x = TemporalDifference.of(data).returns(data.rewards), data.states
     rows = np.linspace(0, len(x) - 1, min(PEER_SIZE, len(x))).round().astype(int)
@@ -100,7 +100,7 @@ def run(training: Training, deterministic: bool, seed: int, args: argparse.Names
         lower, upper = evaluation.value.confidence_interval(states, level)
         found[f"coverage {level:.0%}"] = float(np.mean((lower <= value) & (value <= upper)))
     found["half width"] = float(np.mean(upper - lower)) / 2
-    found["learners"] = evaluation.setting.learners
+    found["learners"] = evaluation.config.learners
     return found
 
 

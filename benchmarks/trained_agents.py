@@ -31,8 +31,8 @@ class Training:
     Attributes
     ----------
     deterministic : bool
-        Whether the policy to evaluate takes its most likely action. Each agent is evaluated as the policy of its critic:
-        A2C, PPO and SAC learn the value of sampled actions, DQN that of greedy ones.
+        Whether the policy to evaluate takes its most likely action. Each agent is evaluated as the policy of its
+        critic: A2C, PPO and SAC learn the value of sampled actions, DQN that of greedy ones.
     """
 
     algorithm: Callable[..., BaseAlgorithm]

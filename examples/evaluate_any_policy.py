@@ -1,7 +1,8 @@
 """Evaluate policies of any kind: a rule of one line, and a controller with a ``predict`` method.
 
-A function from an observation to an action is a policy. So is any object with ``predict(observations, deterministic=…)``
-that returns the actions for a batch and a hidden state, or None: a few lines around the agents of any library.
+A function from an observation to an action is a policy. So is any object with a method
+``predict(observations, deterministic=…)`` that returns the actions for a batch and a hidden state, or None: a few lines
+around the agents of any library.
 """
 
 from __future__ import annotations

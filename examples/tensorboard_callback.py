@@ -1,7 +1,7 @@
 """Values with intervals during training: `GPTDEvalCallback` logs them to TensorBoard, with the relevance of inputs.
 
-A2C learns to walk to the middle column of the paper's gridworld; each step costs 1, and y does not matter. As the policy
-improves, its value rises to the optimum, and the relevance of y vanishes. The curves are read from the files of
+A2C learns to walk to the middle column of the paper's gridworld; each step costs 1, and y does not matter. As the
+policy improves, its value rises to the optimum, and the relevance of y vanishes. The curves are read from the files of
 TensorBoard and printed. To see them there: tensorboard --logdir runs
 """
 

@@ -13,6 +13,7 @@ from gptd_rl.kernels.metrics import ARD, FactorAnalysis, Isotropic
 from gptd_rl.kernels.stationary import SquaredExponential
 from gptd_rl.rollouts.collect import collect
 from gptd_rl.rollouts.streaming import collect_to_minari
+from gptd_rl.version import __version__
 
 register_environments()
 
@@ -28,9 +29,9 @@ __all__ = [
     "SquaredExponential",
     "Trajectories",
     "Transition",
+    "__version__",
     "collect",
     "collect_to_minari",
     "evaluate_agent",
     "load",
 ]
-__version__ = "0.1.0"

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any
 
 
@@ -50,14 +47,3 @@ class RelevanceWarning(UserWarning):
 
 class EvaluationWarning(UserWarning):
     """An evaluation during training failed and was skipped."""
-
-
-@contextmanager
-def no_partial_fits() -> Iterator[None]:
-    """Raise KeyboardInterrupt if Ctrl-C interrupts a fit, which otherwise keeps the best model found so far."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("error", InterruptedFitWarning)
-        try:
-            yield
-        except InterruptedFitWarning:
-            raise KeyboardInterrupt from None

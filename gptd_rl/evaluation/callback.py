@@ -146,8 +146,8 @@ def numbers(evaluation: Evaluation) -> dict[str, float]:
     }
     if check.critic is not None:
         found["gptd/critic_rmse"] = float(np.sqrt(np.mean((check.critic - check.observed) ** 2)))
-    for name, strength in zip(evaluation.setting.inputs, evaluation.relevance.strengths.tolist(), strict=True):
-        found["gptd/relevance/" + re.sub(r"[^\w.-]+", "_", name)] = strength
+    for name, relevance in zip(evaluation.config.inputs, evaluation.relevance.scaled_relevances.tolist(), strict=True):
+        found["gptd/relevance/" + re.sub(r"[^\w.-]+", "_", name)] = relevance
     return found
 
 

@@ -19,19 +19,19 @@ from gptd_rl.evaluation.fitting import Tick, fit
 from gptd_rl.evaluation.ground_truth import GroundTruth, collect_ground_truth
 from gptd_rl.evaluation.off_policy import StatePolicy, compare_policies, fit_target
 from gptd_rl.evaluation.random_state import seeded
-from gptd_rl.evaluation.results import (
+from gptd_rl.evaluation.results import Evaluation
+from gptd_rl.evaluation.scoring import check, disagreements
+from gptd_rl.evaluation.value_models import StackedValue, monte_carlo
+from gptd_rl.report.records import (
     Check,
-    Evaluation,
+    EvaluationConfig,
     Interval,
     OffPolicy,
     Relevance,
-    Setting,
     StartReturn,
     Timing,
     ValueFunction,
 )
-from gptd_rl.evaluation.scoring import check, disagreements
-from gptd_rl.evaluation.value_models import StackedValue, monte_carlo
 from gptd_rl.rollouts.collect import checked_count, checked_discount, collect
 from gptd_rl.sb3.critics import critic_name, critic_of
 from gptd_rl.sb3.policies import NormalizedPolicy, check_spaces
@@ -124,7 +124,7 @@ def evaluate_agent(
         checked = _check(run, fitted, n_episodes, n_states, partial(tell, "check"))
         times.append(time.perf_counter())
     return Evaluation(
-        setting=_setting(run, data, names, fitted.learners),
+        config=_config(run, data, names, fitted.learners),
         start=_start(fitted.start_values, checked.truth.returns),
         relevance=fitted.relevance,
         check=checked.check,
@@ -252,8 +252,8 @@ def _check(run: _Run, fitted: _Learnt, n_episodes: int, n_states: int, tick: Tic
     return _Checked(truth, value, checked)
 
 
-def _setting(run: _Run, data: Trajectories, names: tuple[str, ...], learners: dict[str, float]) -> Setting:
-    return Setting(
+def _config(run: _Run, data: Trajectories, names: tuple[str, ...], learners: dict[str, float]) -> EvaluationConfig:
+    return EvaluationConfig(
         agent=_agent_name(run.policy),
         env=run.env.name,
         gamma=run.gamma,

@@ -13,7 +13,6 @@ import numpy as np
 from gptd_rl.data.trajectories import Trajectories
 from gptd_rl.estimators.conformal import Calibrated, Learner
 from gptd_rl.estimators.gptd import GPTD
-from gptd_rl.evaluation.results import Relevance
 from gptd_rl.evaluation.value_models import (
     Clipped,
     Conditioning,
@@ -22,7 +21,9 @@ from gptd_rl.evaluation.value_models import (
     StackedValue,
     monte_carlo,
 )
-from gptd_rl.exceptions import RelevanceWarning, no_partial_fits
+from gptd_rl.exceptions import RelevanceWarning
+from gptd_rl.progress import no_partial_fits
+from gptd_rl.report.records import Relevance
 from gptd_rl.temporal.means import subtract_mean
 from gptd_rl.temporal.returns import Returns
 from gptd_rl.types import Array

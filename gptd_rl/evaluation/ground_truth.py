@@ -20,8 +20,8 @@ from gymnasium.wrappers import TimeLimit
 from gptd_rl.data.spaces import flattener, require_flat, stack
 from gptd_rl.evaluation.environments import Environment
 from gptd_rl.evaluation.fitting import Tick
-from gptd_rl.evaluation.results import ValueFunction
 from gptd_rl.exceptions import CollectionError
+from gptd_rl.report.records import ValueFunction
 from gptd_rl.rollouts.collect import collect
 from gptd_rl.rollouts.policies import as_act
 from gptd_rl.temporal.means import values_at

@@ -12,7 +12,7 @@ from gptd_rl.data.spaces import unflatten
 from gptd_rl.data.trajectories import Trajectories, as_states
 from gptd_rl.estimators.gptdq import GPTDQ
 from gptd_rl.evaluation.fitting import contiguous_sample, model_selection
-from gptd_rl.evaluation.results import OffPolicy, Relevance
+from gptd_rl.report.records import OffPolicy, Relevance
 from gptd_rl.rollouts.policies import as_act
 from gptd_rl.types import Array, Policy
 

@@ -8,7 +8,7 @@ import numpy as np
 from scipy.special import ndtri
 
 from gptd_rl.evaluation.ground_truth import GroundTruth
-from gptd_rl.evaluation.results import LEVELS, Check, Disagreement, Score, ValueFunction
+from gptd_rl.report.records import LEVELS, Check, Disagreement, Score, ValueFunction
 from gptd_rl.types import Array
 
 SHARES = np.round(np.arange(0.05, 1.0, 0.05), 2)

@@ -103,9 +103,9 @@ def sane(found: Evaluation, inputs: int, kind: str = "rollouts") -> None:
     assert (check.lower <= check.predicted).all() and (check.predicted <= check.upper).all()
     assert check.scores[0].name == "GPTD" and check.scores[-1].name == "Monte Carlo"
     assert set(check.reliability) == {one.name for one in check.scores}
-    assert sum(found.setting.learners.values()) == pytest.approx(1.0)
+    assert sum(found.config.learners.values()) == pytest.approx(1.0)
     assert found.start.n_episodes == SMALL["n_episodes"]
-    assert len(found.setting.inputs) == inputs == len(found.relevance.strengths)
+    assert len(found.config.inputs) == inputs == len(found.relevance.scaled_relevances)
     assert_array_equal(found.value.predict(check.states), check.predicted)
 
 
@@ -125,7 +125,7 @@ def test_evaluate_agent_in_a_gridworld_with_known_value(gamma):
     assert_allclose(
         found.start.value.estimate, TowardsMiddle().value(found.data.states[found.data.starts], gamma).mean()
     )
-    assert found.setting.env == GRID and found.setting.inputs == ("x", "y") and found.setting.agent == "TowardsMiddle"
+    assert found.config.env == GRID and found.config.inputs == ("x", "y") and found.config.agent == "TowardsMiddle"
     assert found.warnings == ()
 
 
@@ -168,7 +168,7 @@ def test_evaluate_agent_with_truncated_episodes_only():
     env = gym.make("Pendulum-v1", max_episode_steps=10)
     found = evaluate_agent(lambda obs: np.zeros(1, dtype=np.float32), env, **SMALL, gamma=0.8)
     sane(found, 3)
-    assert found.setting.n_terminated == 0 and any("No episode terminated" in w for w in found.warnings)
+    assert found.config.n_terminated == 0 and any("No episode terminated" in w for w in found.warnings)
     assert any(re.search("fewer than 25 ?% fail", w) for w in found.warnings)  # 12 episodes
     # Rollouts of the check continue after the time limit.
     state = np.arctan2(found.check.states[:, 1], found.check.states[:, 0])
@@ -276,9 +276,9 @@ def test_evaluate_agent_in_a_dummy_vec_env():
     model = ppo(env)
     found = evaluate_agent(model, env, **SMALL)
     sane(found, 4)
-    assert found.setting.agent == "PPO" and found.setting.env == "CartPole-v1" and found.setting.gamma == 0.99
+    assert found.config.agent == "PPO" and found.config.env == "CartPole-v1" and found.config.gamma == 0.99
     assert [one.name for one in found.check.scores] == ["GPTD", "PPO's critic", "Monte Carlo"]
-    assert set(found.setting.learners) >= {"GPTD", "critic, refitted", "critic, refitted, and GPTD"}
+    assert set(found.config.learners) >= {"GPTD", "critic, refitted", "critic, refitted, and GPTD"}
     assert found.critic is not None and found.check.critic is not None
     assert_array_equal(found.check.critic, found.critic(found.check.states))
     assert env.reset().shape == (2, 4)
@@ -327,8 +327,8 @@ def test_evaluate_agent_other_policies_behind_vec_normalize(policy):
 def test_evaluate_agent_with_discrete_observations():
     found = evaluate_agent(None, "FrozenLake-v1", **SMALL)
     sane(found, 16)
-    assert found.setting.is_categorical and found.setting.inputs[3] == "state 3"
-    assert found.relevance.kernel == "isotropic" and found.setting.agent == "random actions"
+    assert found.config.is_categorical and found.config.inputs[3] == "state 3"
+    assert found.relevance.kernel == "isotropic" and found.config.agent == "random actions"
 
 
 class Parts(gym.ObservationWrapper):
@@ -345,7 +345,7 @@ class Parts(gym.ObservationWrapper):
 def test_evaluate_agent_with_dict_observations():
     parts = evaluate_agent(lambda obs: int(obs["pole"][0] > 0), Parts(cartpole()), **SMALL)
     sane(parts, 4)
-    assert parts.setting.inputs == ("position", "velocity", "angle", "angular velocity")
+    assert parts.config.inputs == ("position", "velocity", "angle", "angular velocity")
     whole = evaluate_agent(lambda obs: int(obs[2] > 0), cartpole(), **SMALL)
     assert_array_equal(parts.check.observed, whole.check.observed)
     assert_array_equal(parts.check.predicted, whole.check.predicted)
@@ -353,7 +353,7 @@ def test_evaluate_agent_with_dict_observations():
 
 def test_evaluate_agent_input_names():
     found = evaluate_agent(go, Line(), **SMALL, input_names=["how far"])
-    assert found.setting.inputs == ("how far",) and found.setting.env == "Line"
+    assert found.config.inputs == ("how far",) and found.config.env == "Line"
     with pytest.raises(ValueError, match=r"^input_names must have 1 entries, .*got 2\.$"):
         evaluate_agent(go, Line(), **SMALL, input_names=["a", "b"])
 
@@ -365,8 +365,8 @@ def test_evaluate_agent_input_names():
 def test_evaluate_agent_with_few_transitions(n_transitions):
     found = evaluate_agent(TowardsMiddle(), GRID, **SMALL | dict(n_transitions=n_transitions))
     sane(found, 2)
-    assert found.setting.n_transitions == n_transitions
-    assert any(f"Only {found.setting.n_episodes} episodes" in w for w in found.warnings)
+    assert found.config.n_transitions == n_transitions
+    assert any(f"Only {found.config.n_episodes} episodes" in w for w in found.warnings)
 
 
 @pytest.mark.parametrize("n_transitions", [20, 100])
@@ -375,7 +375,7 @@ def test_evaluate_agent_with_a_single_run(n_transitions):
         lambda obs: int(obs[2] + 0.2 * obs[3] > 0), "CartPole-v1", **SMALL | dict(n_transitions=n_transitions)
     )
     sane(lean, 4)
-    assert lean.setting.n_episodes == 1
+    assert lean.config.n_episodes == 1
 
 
 def test_evaluate_agent_refuses_one_transition():
@@ -513,7 +513,7 @@ def test_evaluate_agent_is_reproducible():
     assert as_text(first) == as_text(again)
     other = evaluate_agent(model, "CartPole-v1", **some, seed=4)
     assert as_text(first) != as_text(other)
-    assert not first.setting.deterministic and first.check.n_rollouts == 10
+    assert not first.config.deterministic and first.check.n_rollouts == 10
 
 
 def test_evaluate_agent_is_reproducible_with_dqn():
@@ -571,13 +571,13 @@ def test_relevance_directions(monkeypatch):
 
     found = evaluate_agent(go, Diagonal(), **SMALL, gamma=0.9)
     assert found.relevance.kernel == "factor"
-    assert found.relevance.directions is not None and found.relevance.direction_strengths is not None
+    assert found.relevance.directions is not None and found.relevance.direction_relevances is not None
     assert_allclose(np.linalg.norm(found.relevance.directions, axis=1), 1.0)
     spread = found.data.states.std(axis=0)
     first = found.relevance.directions[0] / spread  # back in the inputs' units
     assert found.relevance.directions[0].min() > 0  # the largest part of a direction is positive
     assert first[0] / first[1] == pytest.approx(1.0, rel=0.25)
-    assert (np.diff(found.relevance.direction_strengths) <= 0).all()
+    assert (np.diff(found.relevance.direction_relevances) <= 0).all()
 
 
 def test_evaluate_agent_with_one_check_episode_of_random_returns():
@@ -601,7 +601,7 @@ def test_evaluate_agent_target():
     found = evaluate_agent(None, Steps(), target=go, **SMALL | dict(n_transitions=200), gamma=0.9)
     steps = np.ceil((1.0 - found.check.states[:, 0]) / 0.2 - 1e-9)
     assert_allclose(found.check.observed, -(1 - 0.9**steps) / 0.1, atol=1e-9)
-    assert found.setting.learners == {"GPTDQ": 1.0} and found.setting.agent == "random actions"
+    assert found.config.learners == {"GPTDQ": 1.0} and found.config.agent == "random actions"
     assert found.off_policy is not None
     assert found.off_policy.target == "the target (go)"
     taken = np.delete(found.data.actions, found.data.last)  # type: ignore[arg-type]
@@ -693,8 +693,8 @@ def test_command(target, agents, tmp_path, capsys):
     assert code == 0
     assert sorted(p.name for p in (tmp_path / "page").iterdir()) == ["evaluation.json", "index.html"]
     numbers = json.loads((tmp_path / "page" / "evaluation.json").read_text(encoding="utf-8"))
-    assert numbers["setting"]["agent"] == "PPO" and numbers["setting"]["env"] == "CartPole-v1"
-    assert numbers["setting"]["n_transitions"] == (200 if target else 300)
+    assert numbers["config"]["agent"] == "PPO" and numbers["config"]["env"] == "CartPole-v1"
+    assert numbers["config"]["n_transitions"] == (200 if target else 300)
     assert (numbers["off_policy"] is not None) == target
     page = (tmp_path / "page" / "index.html").read_text(encoding="utf-8")
     assert "CartPole-v1" in page and page.rstrip().endswith("</html>")

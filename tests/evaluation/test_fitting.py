@@ -53,5 +53,5 @@ def test_directions_of_pieces_shorter_than_the_thinning(monkeypatch):
         dict(observations=rng.normal(size=(41, 2)), rewards=rng.normal(size=40), terminated=False) for _ in range(6)
     ]
     part = Trajectories.from_episodes(episodes, gamma=0.9)
-    directions, strengths = fitting._directions(SimpleNamespace(thinning_=100), part, np.ones(2))  # type: ignore[arg-type]
-    assert (directions is None) == (strengths is None)
+    directions, relevances = fitting._directions(SimpleNamespace(thinning_=100), part, np.ones(2))  # type: ignore[arg-type]
+    assert (directions is None) == (relevances is None)

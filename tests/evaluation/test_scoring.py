@@ -7,8 +7,8 @@ import pytest
 from numpy.testing import assert_allclose, assert_array_equal
 
 from gptd_rl.evaluation.ground_truth import GroundTruth
-from gptd_rl.evaluation.results import LEVELS
 from gptd_rl.evaluation.scoring import SHARES, check, disagreements, score
+from gptd_rl.report.records import LEVELS
 
 
 class Fixed:
