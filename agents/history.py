@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
-
-import numpy as np
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -57,7 +55,7 @@ class Iteration:
 
 
 def plot_history(history: Sequence[Iteration], episodes: Sequence[tuple[int, float]]) -> Figure:
-    """Draw returns, relevances, evidence and policy change against the transitions made.
+    """Draw returns, relevances, evidence and policy change against the number of transitions.
 
     Parameters
     ----------
@@ -71,31 +69,13 @@ def plot_history(history: Sequence[Iteration], episodes: Sequence[tuple[int, flo
     """
     if not history:
         raise ValueError("there is no history to plot: call learn first.")
-    from matplotlib.figure import Figure
+    from gptd_rl.report import plots
 
-    figure = Figure(figsize=(10, 6.5), layout="constrained")
-    (top_left, top_right), (low_left, low_right) = figure.subplots(2, 2, sharex=True)
-    made = [i.n_transitions for i in history]
-    if episodes:
-        top_left.plot(*zip(*episodes, strict=True), ".", color="tab:gray", ms=4, label="each episode")
-    top_left.plot(made, [i.served_return for i in history], "-", color="tab:blue", lw=2, label="policy that serves")
-    top_left.set(ylabel="return", title="What policies earned")
-    top_left.legend()
-    relevances = np.array([i.relevances for i in history])
-    for number, line in enumerate(relevances.T):
-        top_right.plot(made, line, label=f"input {number}")
-    top_right.set(yscale="log", ylabel="relevance ω", title="Which state variables matter")
-    if relevances.shape[1] <= 12:
-        top_right.legend(fontsize="small", ncols=2)
-    low_left.plot(made, [i.log_evidence for i in history], color="tab:green")
-    low_left.set(xlabel="transitions", ylabel="nats per target", title="Evidence for the kernel")
-    low_right.plot(made, [100 * i.policy_change for i in history], color="tab:red")
-    low_right.set(xlabel="transitions", ylabel="% of states", ylim=(0, None), title="Greedy actions that changed")
-    for ax in (top_left, top_right, low_left, low_right):
-        _quiet(ax)
-    return figure
-
-
-def _quiet(ax: Any) -> None:
-    ax.spines[["top", "right"]].set_visible(False)
-    ax.grid(alpha=0.3)
+    return plots.plot_history(
+        [i.n_transitions for i in history],
+        episodes=episodes,
+        policy_return=[i.served_return for i in history],
+        relevances=[i.relevances for i in history],
+        log_evidence=[i.log_evidence for i in history],
+        policy_change=[i.policy_change for i in history],
+    )

@@ -433,7 +433,7 @@ def test_statistics_stand_before_the_agent(stand: Stand, agent_file: Path, tmp_p
         return model
 
     monkeypatch.setattr(archives, "load_statistics", lambda path: f"what {path.name} holds")
-    monkeypatch.setattr(archives, "Normalised", normalised)
+    monkeypatch.setattr("gptd_rl.sb3.policies.NormalizedPolicy", normalised)
     more = ["--vecnormalize", "stats.pkl", "--n-episodes", 1, "--gamma", 0.9, "--out", tmp_path / "data.npz"]
     assert run("collect", "--env", GRID, "--agent", agent_file, *more) == 0
     assert seen == [(stand, "what stats.pkl holds")]
