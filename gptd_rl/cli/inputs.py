@@ -28,7 +28,8 @@ def make_env(args: argparse.Namespace, n_envs: int = 1) -> Any:
 def load_policy(path: Path, env: Any, args: argparse.Namespace, algo: str | None = None) -> Any:
     """Load an agent for `env`, with the statistics of ``--vecnormalize``; seeded if it samples its actions."""
     from gptd_rl.agents import PolicyIteration
-    from gptd_rl.sb3.loading import Normalised, check_spaces, load_agent, load_statistics
+    from gptd_rl.sb3.loading import load_agent, load_statistics
+    from gptd_rl.sb3.policies import NormalizedPolicy, check_spaces
 
     with as_command_error(ValueError, OSError):
         if _is_policy_iteration(path):
@@ -38,7 +39,7 @@ def load_policy(path: Path, env: Any, args: argparse.Namespace, algo: str | None
         if args.stochastic and hasattr(policy, "set_random_seed"):
             policy.set_random_seed(args.seed)
         if args.vecnormalize is not None:
-            policy = Normalised(policy, load_statistics(args.vecnormalize))
+            policy = NormalizedPolicy(policy, load_statistics(args.vecnormalize))
         check_spaces(policy, env)
         return policy
 

@@ -244,7 +244,7 @@ def pendulum_comparison(results: Sequence[PendulumResult]) -> Table:
 def _pendulum_facts(results: Sequence[PendulumResult]) -> dict[str, object]:
     """Numbers that `PENDULUM_REASONS` mention."""
     fits = [fit for result in results for fit in result.fits.values()]
-    shares = [fit.noise_variance / result.scales.variance for result in results for fit in result.fits.values()]
+    shares = [fit.noise_variance / result.scale.return_variance for result in results for fit in result.fits.values()]
     grid_mse = {label: statistics.fmean(result.fits[label].grid_mse for result in results) for label in KERNELS}
     return dict(
         noise_share=number(max(shares), digits=1),

@@ -92,7 +92,7 @@ def test_load_policy_with_statistics(stand_in: StandIn, agent_file: Path, tmp_pa
         return model
 
     monkeypatch.setattr(loading, "load_statistics", lambda path: f"what {path.name} holds")
-    monkeypatch.setattr(loading, "Normalised", normalised)
+    monkeypatch.setattr("gptd_rl.sb3.policies.NormalizedPolicy", normalised)
     more = ["--vecnormalize", "stats.pkl", "--n-episodes", 1, "--gamma", 0.9, "--out", tmp_path / "data.npz"]
     assert run("collect", "--env", GRID, "--agent", agent_file, *more) == 0
     assert seen == [(stand_in, "what stats.pkl holds")]

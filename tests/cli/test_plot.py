@@ -94,8 +94,8 @@ def test_plot_rejects_bad_files(
 def test_plot_discards_an_interrupted_fit(
     gridworld: gptd_rl.Trajectories, tmp_path: Path, capsys: Capture, monkeypatch
 ):
-    def interrupted(self: gptd_rl.GPTD, data: Any) -> gptd_rl.GPTD:
-        warnings.warn("this is the best so far", InterruptedFitWarning, stacklevel=2)
+    def interrupted(self: gptd_rl.GPTD, data: Any, **options: Any) -> gptd_rl.GPTD:
+        warnings.warn("the best model so far", InterruptedFitWarning, stacklevel=2)
         return self
 
     monkeypatch.setattr(gptd_rl.GPTD, "fit", interrupted)

@@ -17,6 +17,7 @@ import numpy as np
 import pytest
 from matplotlib.figure import Figure
 
+from gptd_rl.kernels import paper_kernel
 import gptd_rl
 from gptd_rl.cli.main import main
 from gptd_rl.exceptions import InterruptedFitWarning
@@ -251,7 +252,7 @@ def test_plan_counts_the_fits(experiment: str):
 def test_approximation_errors_by_elimination():
     rng = np.random.default_rng(0)
     states = rng.normal(size=(60, 2))
-    kernel = SquaredExponential(ARD([2.0, 0.5]), 3.0, 5.0)
+    kernel = paper_kernel(ARD([2.0, 0.5]), 3.0, 5.0)
     K = kernel(states)
     subset = incomplete_cholesky(kernel, states, tolerance=1e-3)
     sizes, errors = covariance.approximation_errors(K, subset)
