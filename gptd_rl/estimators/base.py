@@ -18,7 +18,7 @@ from scipy.stats import norm
 
 from gptd_rl.data.action_types import Actions
 from gptd_rl.data.trajectories import Trajectories, as_states
-from gptd_rl.estimators.engines import Problem, open_problem
+from gptd_rl.estimators.engines import Problem, open_problem, reopen_problem
 from gptd_rl.exceptions import InterruptedFitWarning, NotFittedError, RelevanceWarning
 from gptd_rl.inference import exact, sparse
 from gptd_rl.inference.model import Model
@@ -29,6 +29,8 @@ from gptd_rl.selection import thinning
 from gptd_rl.selection.scales import Scales
 from gptd_rl.selection.search import Plan, Task, compare
 from gptd_rl.selection.thinning import Trial
+from gptd_rl.sharding.sources import Sources
+from gptd_rl.temporal.means import Mean, check_mean, evaluate_mean, subtract_mean
 from gptd_rl.temporal.targets import Noise
 from gptd_rl.types import Array
 
@@ -68,6 +70,7 @@ class Estimator:
         self,
         kernel: str | SquaredExponential = "ard",
         *,
+        mean: Mean = None,
         noise: Noise = "stochastic",
         objective: str = "auto",
         thinning: int | None = None,
@@ -84,6 +87,7 @@ class Estimator:
         progress_bar: bool = False,
     ) -> None:
         self.kernel = kernel
+        self.mean = mean
         self.noise = noise
         self.objective = objective
         self.thinning = thinning
@@ -104,7 +108,7 @@ class Estimator:
     def _open(self, data: Any, gamma: float | None, executor: Any, actions: Actions) -> Problem:
         """Look at `data` and decide how to hold them."""
         problem = open_problem(
-            data,
+            self._subtract_mean(data, self.mean, gamma, actions),
             self.noise,
             method=self.method,
             subset_size=self.subset_size,
@@ -124,9 +128,57 @@ class Estimator:
     def _add(self, data: Any, gamma: float | None, executor: Any) -> Self:
         """Condition the model on further data."""
         problem = self._problem("add to")
+        data = self._subtract_mean(data, self.mean_, gamma, self.actions_)
         problem, posterior = problem.with_more(data, gamma, executor, self.posterior_, self.thinning_)
         self._adopt(problem, self.model_, self.thinning_, posterior)
         return self
+
+    def _condition(self, data: Any, gamma: float | None, executor: Any, inducing_points: int | None) -> Self:
+        """A copy with the same θ, conditioned on other data."""
+        self._check_fitted()
+        if inducing_points is not None and not is_count(inducing_points):
+            raise ValueError(f"inducing_points must be a whole number of 1 or more; got {inducing_points!r}.")
+        problem = reopen_problem(
+            self._subtract_mean(data, self.mean_, gamma, self.actions_),
+            self.noise,
+            self.model_,
+            subset=self.subset_ if inducing_points is None else None,
+            inputs=self._columns,
+            n_dims=self.data_.n_dims,
+            method=self.method if inducing_points is None else "sparse",
+            subset_size=inducing_points or self.subset_size,
+            tolerance=self.tolerance,
+            variance=self.variance,
+            gamma=gamma,
+            executor=executor,
+            actions=self.actions_,
+        )
+        copy = type(self)(**self.get_params())
+        copy.mean_ = self.mean_
+        copy._adopt(problem, self.model_, self.thinning_)
+        return copy
+
+    def _subtract_mean(self, data: Any, mean: Mean, gamma: float | None, actions: Actions) -> Any:
+        """The data with rewards r − H m."""
+        if mean is None or (not callable(mean) and mean == 0):
+            return data
+
+        def change(part: Trajectories) -> Trajectories:
+            return subtract_mean(part, self._mean_of_rows(mean, actions), self._n_terminal(actions))
+
+        return change(data) if isinstance(data, Trajectories) else Sources.of(data, gamma).changed(change)
+
+    def _mean_of_rows(self, mean: Mean, actions: Actions) -> Mean:
+        """A prior mean as a function of what the kernel takes: states here, pairs in `GPTDQ`."""
+        return mean
+
+    def _n_terminal(self, actions: Actions) -> int:
+        """Rows of a terminal state at the end of a terminated segment."""
+        return 1
+
+    def _prior_mean(self, rows: Array) -> Array:
+        """M at checked states or pairs, of shape (m,)."""
+        return evaluate_mean(self._mean_of_rows(self.mean_, self.actions_), rows)
 
     def _fit(self, problem: Problem, every: int | None) -> Self:
         """Select a model for `problem`; `every` is the thinning, chosen by the objective if None."""
@@ -143,6 +195,7 @@ class Estimator:
             if comparison.interrupted:
                 warnings.warn("interrupted: this is the best model found so far.", InterruptedFitWarning, stacklevel=3)
             self._adopt(problem, comparison.best.model, every)
+        self.mean_: Mean = self.mean
         self.comparison_, self.thinning_trials_ = comparison, trials
         return self
 
@@ -256,7 +309,7 @@ class Estimator:
         strength = self.relevances_ * spread**2
         keep = strength >= min(threshold, strength.max())
         kept = np.flatnonzero(keep & np.isin(np.arange(self.n_dims_), self.inputs_))
-        pruned = type(self)(**self.get_params())
+        pruned = type(self)(**self.get_params() | dict(mean=self.mean_))
         if isinstance(self.kernel, SquaredExponential) and len(kept) < len(self.inputs_):
             raise ValueError(
                 "a kernel object fixes the number of inputs, so its model cannot be pruned: "
@@ -272,16 +325,18 @@ class Estimator:
 
     # ---------------------------------------------------------------------------------- asking
 
-    def _moments(self, x: Array, return_std: bool) -> Array | tuple[Array, Array]:
+    def _moments(self, rows: Array, return_std: bool) -> Array | tuple[Array, Array]:
         """Posterior mean at checked states or pairs and, if asked, the standard deviation, both of shape (m,)."""
-        mean = self.posterior_.mean(x)
+        x = rows[:, self._columns]
+        mean = self._prior_mean(rows) + self.posterior_.mean(x)
         return (mean, np.sqrt(self.posterior_.variance(x))) if return_std else mean
 
-    def _interval(self, x: Array, level: float) -> tuple[Array, Array]:
+    def _interval(self, rows: Array, level: float) -> tuple[Array, Array]:
         """Interval at checked states or pairs, two arrays of shape (m,)."""
         if not 0.0 < level < 1.0:
             raise ValueError(f"level must lie between 0 and 1; got {level}.")
-        mean = self.posterior_.mean(x)
+        x = rows[:, self._columns]
+        mean = self._prior_mean(rows) + self.posterior_.mean(x)
         variance = np.maximum(self.posterior_.martingale_variance(x), self.posterior_.variance(x))
         half = norm.ppf(0.5 + 0.5 * level) * np.sqrt(variance)
         return mean - half, mean + half
@@ -363,6 +418,7 @@ class Estimator:
     def _check_parameters(self) -> None:
         if not isinstance(self.kernel, SquaredExponential):
             _check_choice("kernel", self.kernel, KERNELS, "or a SquaredExponential kernel")
+        check_mean(self.mean)
         _check_choice("noise", self.noise, NOISES)
         _check_choice("objective", self.objective, OBJECTIVES)
         _check_choice("method", self.method, METHODS)
@@ -387,7 +443,7 @@ class Estimator:
             raise NotFittedError(f"this {type(self).__name__} has not been fitted yet: call fit(data) first.")
 
     def _check_states(self, states: ArrayLike) -> Array:
-        """States with the inputs in use, of shape (m, n_inputs)."""
+        """States with all inputs, of shape (m, n_dims)."""
         self._check_fitted()
         x = as_states(states, name="states")
         if x.shape[1] != self.n_dims_:
@@ -395,7 +451,7 @@ class Estimator:
                 f"states must have {self.n_dims_} columns, as in fit; got shape {x.shape}. "
                 "A single state is [[x1, x2, …]]."
             )
-        return x[:, self.inputs_]
+        return x
 
 
 def is_count(value: object) -> bool:

@@ -379,6 +379,48 @@ def open_problem(
     return Sparse.of(dataset, summary, noise, subset_size, tolerance, variance, actions)
 
 
+def reopen_problem(
+    data: Any,
+    noise: Noise,
+    model: Model,
+    *,
+    subset: Array | None,
+    inputs: NDArray[np.int64],
+    n_dims: int,
+    **options: Any,
+) -> Exact | Sparse:
+    """Hold other data for a model that was selected before.
+
+    Parameters
+    ----------
+    data, noise
+        As for `open_problem`.
+    model : Model
+    subset : ndarray of shape (m, n_inputs) or None
+        Inducing points to keep.
+    inputs : ndarray of shape (n_inputs,)
+    n_dims : int
+        Width that states must have.
+    **options
+        As for `open_problem`.
+    """
+    if subset is None:
+        problem = open_problem(data, noise, **options)
+        if problem.n_dims != n_dims:
+            raise ValueError(f"states must have {n_dims} columns, as in fit; got {problem.n_dims}.")
+        return problem.with_inputs(inputs)
+    dataset = open_dataset(data, noise, options.pop("gamma"), options.pop("executor"))
+    options.pop("method")
+    summary = summarize(dataset, limit=max(len(subset), options["subset_size"]), n_dims=n_dims)
+    kept = Sparse.of(dataset, summary, noise, **options).with_inputs(inputs)
+    covered = summary.distinct is not None and len(
+        np.unique(np.concatenate([subset, summary.distinct[:, inputs]]), axis=0)
+    ) == len(subset)
+    kept = replace(kept, is_exact=covered)
+    kept.bound.keep(model, FixedBound([kept.dataset], subset, summary.n_rows))
+    return kept
+
+
 def open_dataset(data: Any, noise: Noise, gamma: float | None = None, executor: Any = None) -> ShardedDataset:
     """`data` as shards, with backend to pass over them."""
     sources = Sources.of(data, gamma)

@@ -10,7 +10,7 @@ from gptd_rl.data.action_types import NO_ACTIONS
 from gptd_rl.data.trajectories import Trajectories
 from gptd_rl.estimators.base import NOISES, Estimator, Pruning
 from gptd_rl.exceptions import InterruptedFitWarning, NotFittedError, RelevanceWarning
-from gptd_rl.types import Array
+from gptd_rl.types import Array, DataLike
 
 __all__ = ["GPTD", "NOISES", "InterruptedFitWarning", "NotFittedError", "Pruning", "RelevanceWarning", "Trajectories"]
 
@@ -23,6 +23,10 @@ class GPTD(Estimator):
     kernel : {"isotropic", "ard", "factor", "auto"} or SquaredExponential
         The paper's three variants; "factor" tries every rank from 1 to n_dims − 1, "auto" tries all variants; the
         best objective wins. A kernel object is where the search starts, and may hold some of its parameters fixed.
+    mean : float or callable, optional
+        Prior mean m of V, 0 by default: V(x) = m(x) + f(x) with a Gaussian process f. A function, such as the critic of
+        an agent, takes states of shape (n, n_dims), pruned inputs included, and returns values of shape (n,). At
+        terminal states m is 0. The evidence is that of the rewards r − H m.
     noise : {"stochastic", "deterministic"}
         σ²HHᵀ, right for any system, or σ²I, for deterministic systems only: it is biased elsewhere, and its evidence
         does not tell.
@@ -85,7 +89,9 @@ class GPTD(Estimator):
     subset_ : ndarray of shape (m, n_inputs) or None
         The states that stand for all others in the sparse method.
     data_ : Trajectories
-        What was fitted; in the sparse method a sample of it.
+        What was fitted, with rewards r − H m; in the sparse method a sample of it.
+    mean_ : None, float or callable
+        The prior mean in use.
 
     Examples
     --------
@@ -128,6 +134,33 @@ class GPTD(Estimator):
         if not hasattr(self, "posterior_"):
             return self.fit(data, gamma=gamma, executor=executor)
         return self._add(data, gamma, executor)
+
+    def condition(
+        self,
+        data: DataLike,
+        *,
+        inducing_points: int | None = None,
+        gamma: float | None = None,
+        executor: Any = None,
+    ) -> Self:
+        """Return a copy with the same θ that is conditioned on `data` instead, without model selection.
+
+        The copy has the kernel, noise, thinning, inputs and prior mean of this model, and its inducing points if the
+        method is sparse. `comparison_` and `thinning_trials_` are not copied.
+
+        Parameters
+        ----------
+        data, gamma, executor
+            As in `fit`; states must have the same width.
+        inducing_points : int, optional
+            Choose up to this many inducing points from `data`, at the kernel of this model. By default those of this
+            model are kept; an exact model stays exact as long as `method` would hold so many data exactly.
+
+        Returns
+        -------
+        GPTD
+        """
+        return self._condition(data, gamma, executor, inducing_points)
 
     # ---------------------------------------------------------------------------------- predicting
 

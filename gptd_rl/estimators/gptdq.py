@@ -10,15 +10,16 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from gptd_rl import linalg
-from gptd_rl.data.action_types import Box, Discrete, whole_numbers
+from gptd_rl.data.action_types import Actions, Box, Discrete, whole_numbers
 from gptd_rl.data.state_actions import pair_up
 from gptd_rl.estimators.base import Estimator, is_count
 from gptd_rl.inference.sparse import Variance
 from gptd_rl.kernels.stationary import SquaredExponential
 from gptd_rl.sharding.dataset import available_bytes
 from gptd_rl.sharding.sources import Sources
+from gptd_rl.temporal.means import Mean
 from gptd_rl.temporal.targets import Noise
-from gptd_rl.types import Array
+from gptd_rl.types import Array, DataLike
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -52,6 +53,9 @@ class GPTDQ(Estimator):
     action_correlation : float
         ρ, from 0 to below 1, instead of the 0 in δ for two discrete actions that differ. With a little of it what is
         learnt of one action is a first guess for the others; with none, K is block diagonal, and cheap.
+    mean : float or callable, optional
+        Prior mean of Q, as in `GPTD`. A function takes states of shape (n, n_dims) and the actions taken there, in the
+        form in which the data hold them, of shape (n, ...).
     noise : {"stochastic", "deterministic"}
         As in `GPTD`: σ²HHᵀ, or σ²I for deterministic systems.
     objective, thinning, method, subset_size, tolerance, variance, noise_variance, noise_floor, n_restarts, max_rank
@@ -104,6 +108,7 @@ class GPTDQ(Estimator):
         n_actions: int | None = None,
         candidates: ArrayLike | None = None,
         action_correlation: float = 0.0,
+        mean: Mean = None,
         noise: Noise = "stochastic",
         objective: str = "auto",
         thinning: int | None = None,
@@ -121,6 +126,7 @@ class GPTDQ(Estimator):
     ) -> None:
         super().__init__(
             kernel,
+            mean=mean,
             noise=noise,
             objective=objective,
             thinning=thinning,
@@ -193,6 +199,45 @@ class GPTDQ(Estimator):
             return self.fit(data, policy=policy, gamma=gamma, executor=executor)
         pairs = _in_pairs(Sources.of(data, gamma), self._space, policy)
         return self._add(pairs, gamma, executor)
+
+    def condition(
+        self,
+        data: DataLike,
+        *,
+        policy: Any = None,
+        inducing_points: int | None = None,
+        gamma: float | None = None,
+        executor: Any = None,
+    ) -> Self:
+        """Return a copy with the same θ that is conditioned on `data` instead, without model selection.
+
+        Parameters
+        ----------
+        data, policy, gamma, executor
+            As in `fit`.
+        inducing_points : int, optional
+            As in `GPTD.condition`.
+
+        Returns
+        -------
+        GPTDQ
+        """
+        pairs = _in_pairs(Sources.of(data, gamma), self._space, policy)
+        return self._condition(pairs, gamma, executor, inducing_points)
+
+    def _mean_of_rows(self, mean: Mean, actions: Actions) -> Mean:
+        if not callable(mean):
+            return mean
+        assert isinstance(actions, Discrete | Box)
+
+        def of_pairs(pairs: Array) -> ArrayLike:
+            n = pairs.shape[1] - actions.n_columns
+            return mean(pairs[:, :n], actions.decode(pairs[:, n:]))
+
+        return of_pairs
+
+    def _n_terminal(self, actions: Actions) -> int:
+        return actions.n if isinstance(actions, Discrete) else 1
 
     def _find_actions(self, sources: Sources) -> Discrete | Box:
         """What the actions in the data are: discrete or continuous, and which."""
@@ -326,8 +371,9 @@ class GPTDQ(Estimator):
         if not size:
             return np.zeros((n, *shape))
         rng = np.random.default_rng(seed)
-        L = np.tril(linalg.cholesky(lambda: self.posterior_.covariance(pairs)))
-        values = self.posterior_.mean(pairs) + rng.standard_normal((n, size)) @ L.T
+        mean, x = self._moments(pairs, return_std=False), pairs[:, self._columns]
+        L = np.tril(linalg.cholesky(lambda: self.posterior_.covariance(x)))
+        values = mean + rng.standard_normal((n, size)) @ L.T
         return values.reshape(n, *shape)
 
     # ---------------------------------------------------------------------------------- checking
@@ -348,7 +394,7 @@ class GPTDQ(Estimator):
             raise ValueError(f"action_correlation must lie in [0, 1); got {self.action_correlation!r}.")
 
     def _check_pairs(self, states: ArrayLike, actions: ArrayLike) -> Array:
-        """Pairs with the inputs in use, of shape (m, n_inputs + n_columns)."""
+        """Pairs with all inputs, of shape (m, n_dims + n_columns)."""
         x, columns = self._check_states(states), self._space.encode(actions)
         if len(columns) != len(x):
             raise ValueError(f"expected one action for each of {len(x)} states; got {len(columns)}.")

@@ -37,8 +37,10 @@ ARRAYS = ("states", "rewards", "discounts", "lengths", "terminated", "actions")
 def save(v: Estimator, path: str | os.PathLike[str]) -> Path:
     """Write a fitted `v` to `path`, atomically: the file is whole or as it was before."""
     path = Path(path)
+    if callable(v.mean_):
+        raise ValueError("the prior mean is a function, and a file holds no code: only a number can be saved as mean.")
     arrays = {name: getattr(v.data_, name) for name in ARRAYS if getattr(v.data_, name) is not None}
-    params = v.get_params()
+    params = v.get_params() | dict(mean=v.mean_)
     if isinstance(params["kernel"], SquaredExponential):
         params["kernel"] = _describe(params["kernel"])
     header = dict(
@@ -101,6 +103,7 @@ def _fitted(header: dict[str, Any], arrays: dict[str, Any]) -> Estimator:
     if isinstance(params["kernel"], dict):
         params["kernel"] = _rebuild(params["kernel"])
     v: Estimator = ESTIMATORS[header.get("estimator", "GPTD")](**params)
+    v.mean_ = v.mean
     actions = _rebuild_actions(header.get("actions", {}))
     data = Trajectories._trusted(**{name: arrays.get(name) for name in ARRAYS})
     template = Model(actions.tie(_rebuild(header["kernel"])), 1.0, header["noise_is_fixed"])
