@@ -1,4 +1,4 @@
-"""The actions an agent chooses from, numbered."""
+"""The finite set of actions that an agent chooses from."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ from gptd_rl.data.spaces import describe
 
 
 @dataclass(frozen=True, eq=False)
-class Choices:
-    """Actions as the environment takes them, of shape (n, ...), in the order of their numbers."""
+class ActionSet:
+    """Actions as the environment takes them, of shape (n, ...), in the order of their indices."""
 
     actions: NDArray[Any]
     is_box: bool = False  # whether they were picked from a continuous space
 
     @property
     def n(self) -> int:
-        """How many there are."""
+        """Number of actions."""
         return len(self.actions)
 
     @classmethod
-    def of(cls, space: Space[Any], candidates: NDArray[Any] | None) -> Choices:
+    def of(cls, space: Space[Any], candidates: NDArray[Any] | None) -> ActionSet:
         """All actions of a discrete space, or the candidates in a continuous one."""
         if isinstance(space, spaces.Discrete):
             if candidates is not None:
@@ -47,20 +47,20 @@ class Choices:
         return cls(chosen, is_box=True)
 
     @classmethod
-    def of_data(cls, actions: NDArray[Any], candidates: NDArray[Any] | None) -> Choices:
-        """As many as data show, where there is no environment to ask."""
+    def of_data(cls, actions: NDArray[Any], candidates: NDArray[Any] | None) -> ActionSet:
+        """The actions that occur in data, without an environment."""
         if candidates is not None:
             return cls(np.asarray(candidates, dtype=np.float64), is_box=True)
         if actions.dtype.kind not in "iu" or actions.ndim != 1:
             raise ValueError("the actions of the data are continuous: give candidates, the actions to choose from.")
         return cls(np.arange(int(actions.max()) + 1))
 
-    def numbers(self, actions: NDArray[Any]) -> NDArray[np.int64]:
-        """Number of each action, of shape (n_states,): the nearest candidate if they are continuous."""
+    def indices(self, actions: NDArray[Any]) -> NDArray[np.int64]:
+        """Index of each action, of shape (n_states,): the nearest candidate if they are continuous."""
         if self.is_box:
             flat, mine = actions.reshape(len(actions), -1), self.actions.reshape(self.n, -1)
             return ((flat[:, np.newaxis] - mine) ** 2).sum(axis=2).argmin(axis=1)
-        numbers = np.asarray(actions).reshape(-1).astype(np.int64) - int(self.actions[0])
-        if (outside := np.flatnonzero((numbers < 0) | (numbers >= self.n))).size:
+        indices = np.asarray(actions).reshape(-1).astype(np.int64) - int(self.actions[0])
+        if (outside := np.flatnonzero((indices < 0) | (indices >= self.n))).size:
             raise ValueError(f"unknown action {actions[outside[0]]}: there are {self.n}, from {self.actions[0]}.")
-        return numbers
+        return indices

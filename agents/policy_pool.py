@@ -19,6 +19,36 @@ MIN_EPISODES = 3  # episodes of the policy with the best mean return before newe
 MAX_POLICIES = 40  # policies on record
 N_RECENT = 5  # episodes by which the newest policies together are judged
 MIN_FOR_BASELINE = 6  # episodes from which the effect of start states on returns can be estimated
+# By how much an episode may fall short of its predicted return, in standard deviations of the targets of Q.
+SHORTFALL_TOLERANCE = 0.1
+
+
+@dataclass(frozen=True, eq=False)
+class NewestQ:
+    """The Q-function of the last improvement.
+
+    Attributes
+    ----------
+    mean : QFunction
+        Posterior mean.
+    sample : QFunction
+        Posterior sample, for Thompson sampling.
+    tolerance : float
+        By how much an episode may fall short of its predicted return.
+    """
+
+    mean: QFunction
+    sample: QFunction
+    tolerance: float
+
+    @classmethod
+    def of(cls, mean: QFunction, sample: QFunction, targets: Array) -> NewestQ:
+        """With the tolerance in the units of the targets of Q."""
+        return cls(mean, sample, SHORTFALL_TOLERANCE * float(targets.std()))
+
+    def value(self, states: Array) -> Array:
+        """V of the greedy policy, of shape (n,)."""
+        return self.mean(states).max(axis=1)
 
 
 @dataclass(frozen=True, eq=False)
@@ -123,9 +153,10 @@ class PolicyPool:
         self.newest = PolicyRecord(None)
         self.records: list[PolicyRecord] = []
         self.incumbent = self.newest
+        self.newest_q: NewestQ | None = None
         self._n_choices = 0
 
-    def add_episode(self, policy: PolicyRecord | None, episode: Episode, value: Callable[[Array], Array]) -> None:
+    def add_episode(self, policy: PolicyRecord | None, episode: Episode) -> None:
         """Add an episode and select the incumbent.
 
         Parameters
@@ -133,9 +164,8 @@ class PolicyPool:
         policy : PolicyRecord or None
             The policy that acted; None if it was switched during the episode.
         episode : Episode
-        value : callable
-            Estimate of V at states, of shape (n,): a baseline for returns from different start states.
         """
+        assert self.newest_q is not None
         is_known = policy is not None and policy in self.records
         if policy is not None:
             policy.episodes.append(episode)
@@ -143,26 +173,29 @@ class PolicyPool:
         if not is_known:
             self.newest.episodes.append(episode)
             self.newest.drop(len(self.newest.episodes) - N_RECENT)
-        scores = _scores(self.newest, self.records, value)
+        scores = _scores(self.newest, self.records, self.newest_q.value)
         best = self.records[int(scores.argmax())] if scores.max(initial=0.0) > 0.0 else self.newest
         if best is not self.incumbent:
             self.incumbent, best.n_before = best, len(best.episodes)
         worst = np.argsort(scores)[: max(0, len(self.records) - MAX_POLICIES)]
         self.records = [r for i, r in enumerate(self.records) if i not in worst or r is self.incumbent]
 
-    def choose(self, mean: QFunction, sample: QFunction) -> PolicyRecord:
-        """The policy of the next episode.
+    def choose(self) -> PolicyRecord | None:
+        """The policy of the next episode; None, the random policy, before the first improvement.
 
         A policy whose mean return exceeds that of the newest policies, until it has enough episodes. Otherwise the
         posterior mean of the newest Q where episodes meet their predicted return, and a posterior sample of it, which
         explores, where they do not. Every second episode explores in any case: a Q-function that predicts the lowest
         return always meets it.
         """
+        if self.newest_q is None:
+            return None
         self._n_choices += 1
         leader = max(self.records, key=lambda record: record.mean, default=self.newest)
         if leader.met_prediction and leader.mean >= self.newest.mean and len(leader.episodes) < MIN_EPISODES:
             return leader
-        q = mean if self.newest.met_prediction and self._n_choices % 2 else sample
+        explores = not self.newest.met_prediction or self._n_choices % 2 == 0
+        q = self.newest_q.sample if explores else self.newest_q.mean
         return next((record for record in self.records if record.q is q), PolicyRecord(q))
 
 

@@ -12,7 +12,10 @@ from numpy.typing import ArrayLike, NDArray
 from gptd_rl import linalg
 from gptd_rl.data.action_types import Actions, Box, Discrete, whole_numbers
 from gptd_rl.data.state_actions import pair_up
+from gptd_rl.data.trajectories import Trajectories
+from gptd_rl.estimators import greedy
 from gptd_rl.estimators.base import Estimator, is_count
+from gptd_rl.inference.by_action import ActionPrior
 from gptd_rl.inference.sparse import Variance
 from gptd_rl.kernels.stationary import SquaredExponential
 from gptd_rl.sharding.dataset import available_bytes
@@ -108,6 +111,7 @@ class GPTDQ(Estimator):
         n_actions: int | None = None,
         candidates: ArrayLike | None = None,
         action_correlation: float = 0.0,
+        noise_share: float = 3e-3,
         mean: Mean = None,
         noise: Noise = "stochastic",
         objective: str = "auto",
@@ -145,6 +149,7 @@ class GPTDQ(Estimator):
         self.n_actions = n_actions
         self.candidates = candidates
         self.action_correlation = action_correlation
+        self.noise_share = noise_share
 
     # ---------------------------------------------------------------------------------- fitting
 
@@ -182,8 +187,32 @@ class GPTDQ(Estimator):
         self._check_parameters()
         sources = Sources.of(data, gamma)
         actions = self._find_actions(sources)
+        if isinstance(policy, str):
+            return self._fit_greedy(sources, actions, policy)
         pairs = _in_pairs(sources, actions, policy)
         return self._fit(self._open(pairs, gamma, executor, actions), every=None)
+
+    def _fit_greedy(self, sources: Sources, actions: Discrete | Box, policy: str) -> Self:
+        """Fit the value of the greedy policy; see `greedy`."""
+        if policy != "greedy":
+            raise ValueError(f"policy must be 'greedy', a policy, or None for the one that made the data; got {policy!r}.")
+        if not isinstance(actions, Discrete):
+            raise ValueError("policy='greedy' needs discrete actions: give the index of the nearest candidate instead.")
+        before = self.greedy_ if self.warm_start and hasattr(self, "posterior_") else None
+        pairs = greedy.label_actions(Trajectories.concatenate([source.load() for source in sources]), actions)
+        fit = greedy.fit_greedy(
+            pairs,
+            ActionPrior(actions.n, self.noise_share, self.action_correlation),
+            greedy.starting_kernel(self.kernel, before, pairs.states[:, :-1]),
+            n_inducing=self.subset_size,
+            start=None if before is None else before.posterior.mean_function,
+            rng=np.random.default_rng(self.random_state),
+        )
+        self._adopt_greedy(fit, pairs, actions)
+        return self
+
+    def _adopt_greedy(self, fit: greedy.GreedyFit, pairs: Trajectories, actions: Discrete) -> None:
+        self.greedy_, self.posterior_, self.data_, self.actions_ = fit, fit.posterior, pairs, actions
 
     def partial_fit(self, data: Any, *, policy: Any = None, gamma: float | None = None, executor: Any = None) -> Self:
         """Condition the model on further data; θ, and the subset of the sparse method, stay as they are.

@@ -15,12 +15,14 @@ from typing import Any
 
 import numpy as np
 
-from gptd_rl.agents.multiscale import MultiScale
-from gptd_rl.agents.relevance import Selection, select_relevances
+from gptd_rl.estimators.tmp_multiscale import MultiScale
+from gptd_rl.estimators.tmp_relevance import select_relevances
+from gptd_rl.data.action_types import Discrete
 from gptd_rl.data.trajectories import Trajectories
 from gptd_rl.inference.by_action import ActionPosterior, ActionPrior, ActionRegression, QFunction, StateFeatures
+from gptd_rl.inference.exact import Evidence
 from gptd_rl.inference.inducing import incomplete_cholesky
-from gptd_rl.types import Array, BoolArray, IntArray
+from gptd_rl.types import Array, IntArray
 
 MAX_ITERATIONS = 200
 # Iterations end when the values of the next states change by less than this share of their spread, on average.
@@ -78,6 +80,26 @@ class Transitions:
 
 
 @dataclass(frozen=True, eq=False)
+class KernelSelection:
+    """A kernel and the evidence of regression targets for it.
+
+    Attributes
+    ----------
+    kernel : kernel of states
+        Of unit variance.
+    signal_variance, noise_variance : float
+        v₀ and σ² at the maximum of the evidence.
+    evidence : Evidence
+        Of at most MAX_TARGETS targets.
+    """
+
+    kernel: Any
+    signal_variance: float
+    noise_variance: float
+    evidence: Evidence
+
+
+@dataclass(frozen=True, eq=False)
 class GreedyFit:
     """Result of fitted Q iteration.
 
@@ -88,14 +110,14 @@ class GreedyFit:
     bounds : tuple of 2 floats
         Smallest and largest value that the rewards allow.
     n_iterations : int
-    selection : Selection or None
+    selection : KernelSelection or None
         The kernel and its evidence, if it was selected in this fit.
     """
 
     posterior: ActionPosterior
     bounds: tuple[float, float]
     n_iterations: int
-    selection: Selection | None = None
+    selection: KernelSelection | None = None
 
     @property
     def kernel(self) -> Any:
@@ -119,13 +141,38 @@ def default_kernel(states: Array) -> Any:
     return MultiScale(np.where(deviation > 0, deviation, 1.0) ** -2.0)
 
 
+def label_actions(data: Trajectories, actions: Discrete) -> Trajectories:
+    """The same trajectories with states [x, a]; a is 0 in the last state of a segment."""
+    if data.actions is None:
+        raise ValueError("the data have no actions: Q needs to know what was done.")
+    indices = np.zeros((len(data), 1))
+    inner = np.setdiff1d(np.arange(len(data)), data.last)
+    indices[inner] = actions.encode(data.actions[inner])
+    return Trajectories._trusted(
+        states=np.column_stack([data.states, indices]),
+        rewards=data.rewards,
+        discounts=data.discounts,
+        lengths=data.lengths,
+        terminated=data.terminated,
+        actions=None,
+    )
+
+
+def starting_kernel(kernel: Any, before: GreedyFit | None, states: Array) -> Any:
+    """The kernel to select from: the given one; for "ard" that of the fit before, or a default."""
+    if not isinstance(kernel, str):
+        return kernel
+    if kernel != "ard":
+        raise ValueError(f"policy='greedy' takes kernel='ard' or a kernel object; got {kernel!r}.")
+    return default_kernel(states) if before is None else before.kernel
+
+
 def fit_greedy(
     pairs: Trajectories,
     prior: ActionPrior,
-    kernel: Any = None,
+    kernel: Any,
     *,
-    select: bool = True,
-    n_inducing: int = 500,
+    n_inducing: int,
     start: QFunction | None = None,
     rng: np.random.Generator,
 ) -> GreedyFit:
@@ -136,10 +183,8 @@ def fit_greedy(
     pairs : Trajectories
         States are pairs [x, a] with the action's index in the last column.
     prior : ActionPrior
-    kernel : kernel of states, optional
-        Of unit variance. Selection starts from it. By default that of `default_kernel`.
-    select : bool
-        Select the relevances of the kernel by the evidence of the targets.
+    kernel : kernel of states
+        Of unit variance. Its free parameters are selected by the evidence of the targets, from where they are.
     n_inducing : int
         Largest number of inducing states.
     start : QFunction, optional
@@ -148,12 +193,13 @@ def fit_greedy(
         Subsamples candidates for inducing states, and targets for model selection.
     """
     data = Transitions.of(pairs)
-    kernel = default_kernel(data.states) if kernel is None else kernel
     fit = _iterate(data, prior, kernel, n_inducing, start, rng)
     targets, (low, high) = fit.posterior.targets, data.bounds
-    if not select or float(targets.std()) <= MIN_SPREAD * (high - low):
+    if not kernel.is_free[kernel.n_amplitudes :].any() or float(targets.std()) <= MIN_SPREAD * (high - low):
         return fit
-    selection = select_relevances(data.states, data.actions, targets, prior.correlation, rng, kernel)
+    fit.posterior.sample_function(rng)  # XXX as in the baseline
+    old = select_relevances(data.states, data.actions, targets, prior.correlation, rng, kernel)
+    selection = KernelSelection(old.kernel, old.signal_variance, old.noise_variance, Evidence(0., 0., old.n_targets))
     again = _iterate(data, prior, selection.kernel, n_inducing, start, rng)
     return GreedyFit(again.posterior, again.bounds, again.n_iterations, selection)
 
