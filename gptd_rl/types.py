@@ -18,15 +18,9 @@ IntArray: TypeAlias = NDArray[np.int64]
 
 
 class Predictor(Protocol):
-    """A policy with the method of Stable-Baselines3's models."""
+    """A policy with the method of Stable-Baselines3's models; recurrent ones also take `state` and `episode_start`."""
 
-    def predict(
-        self,
-        observation: Any,
-        state: Any = None,
-        episode_start: Any = None,
-        deterministic: bool = False,
-    ) -> tuple[Any, Any]:
+    def predict(self, observation: Any, /, *, deterministic: bool = False) -> tuple[Any, Any]:
         """Actions for a batch of observations, and the next hidden state."""
         ...
 

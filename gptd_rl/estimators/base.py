@@ -9,6 +9,7 @@ import inspect
 import os
 import warnings
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal, Self, overload
 
@@ -16,8 +17,9 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy.stats import norm
 
-from gptd_rl.data.action_types import Actions
-from gptd_rl.data.trajectories import Trajectories, as_states
+from gptd_rl.checks import as_states
+from gptd_rl.data.actions import Actions
+from gptd_rl.data.trajectories import Trajectories
 from gptd_rl.estimators.engines import Problem, open_problem, reopen_problem
 from gptd_rl.exceptions import InterruptedFitWarning, NotFittedError, RelevanceWarning
 from gptd_rl.inference import exact, sparse
@@ -118,7 +120,7 @@ class Estimator:
             executor=executor,
             actions=actions,
         )
-        n_coordinates = problem.n_dims - actions.n_labels
+        n_coordinates = problem.n_dims - actions.n_categorical
         if isinstance(self.kernel, SquaredExponential) and self.kernel.metric.n_dims != n_coordinates:
             raise ValueError(
                 f"the kernel has {self.kernel.metric.n_dims} dimensions; got states of width {n_coordinates}."
@@ -230,7 +232,7 @@ class Estimator:
 
     def _relevances(self) -> Array:
         """Diagonal of Ω for every coordinate of a state or pair, 0 for those that were pruned."""
-        n_coordinates = self.data_.n_dims - self.actions_.n_labels
+        n_coordinates = self.data_.n_dims - self.actions_.n_categorical
         relevances = np.zeros(n_coordinates)
         relevances[self._columns[self._columns < n_coordinates]] = self.kernel_.metric.relevances
         return relevances
@@ -255,7 +257,8 @@ class Estimator:
             max_rank=self.max_rank,
             warm=warm,
             report=report,
-            actions=actions,
+            n_categorical=actions.n_categorical,
+            wrap_kernel=partial(action_kernel, actions=actions),
         )
 
     def _choose_thinning(self, data: Trajectories, plan: Plan) -> tuple[int, Model | None, list[Trial]]:
@@ -267,7 +270,7 @@ class Estimator:
             return 1, None, []
 
         def select(part: Trajectories, every: int) -> Model:
-            scales = Scales.of(part, plan.actions.n_labels)
+            scales = Scales.of(part, plan.n_categorical)
             kernel = "ard" if self.kernel in ("factor", "auto") else self.kernel
             tried = compare(kernel, Task.of(part, self.noise, "thinned", every, scales), scales, plan)
             if tried.interrupted:  # what was found so far is of a small part of the data
@@ -277,7 +280,7 @@ class Estimator:
         chosen, trials = thinning.choose(data, self.noise, select)
         if chosen is None:
             return 1, None, trials
-        spread = Scales.of(data, plan.actions.n_labels).spread ** 2
+        spread = Scales.of(data, plan.n_categorical).spread ** 2
         plain, ours = (int(np.argmax(t.relevances * spread)) for t in (trials[0], chosen))
         if plain != ours:
             warnings.warn(

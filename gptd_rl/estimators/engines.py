@@ -15,7 +15,8 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from gptd_rl.data.action_types import NO_ACTIONS, Actions
+from gptd_rl.data.actions import NO_ACTIONS, Actions
+from gptd_rl.data.resampling import evenly_spaced, sample_segments
 from gptd_rl.data.trajectories import Trajectories
 from gptd_rl.inference import exact, sparse
 from gptd_rl.inference.exact import Evidence
@@ -28,7 +29,7 @@ from gptd_rl.selection.scales import Scales
 from gptd_rl.selection.search import Task, ladder
 from gptd_rl.sharding.dataset import ShardedDataset, ShardSpec, available_bytes, make_backend
 from gptd_rl.sharding.sources import Sources
-from gptd_rl.sharding.summary import DatasetSummary, concatenate, contiguous_sample, sample, sample_segments, summarize
+from gptd_rl.sharding.summary import DatasetSummary, concatenate, contiguous_sample, sample, summarize
 from gptd_rl.temporal.targets import Noise, Targets, build_targets
 from gptd_rl.types import Array
 
@@ -143,7 +144,7 @@ class Exact:
     @cached_property
     def scales(self) -> Scales:
         """Sizes of values and inputs."""
-        return Scales.of(self.contiguous_sample, self.actions.n_labels)
+        return Scales.of(self.contiguous_sample, self.actions.n_categorical)
 
     @cached_property
     def seen(self) -> Targets:
@@ -238,7 +239,7 @@ class Sparse:
     @cached_property
     def scales(self) -> Scales:
         """Sizes of values and inputs, from the sample."""
-        return Scales.of(self.sample, self.actions.n_labels)
+        return Scales.of(self.sample, self.actions.n_categorical)
 
     @cached_property
     def choice(self) -> Choice:
@@ -248,7 +249,7 @@ class Sparse:
             states = np.unique(self.summary.distinct[:, self.inputs], axis=0)
             return Choice(states, len(states), None, is_final=True)
         candidates = np.unique(self.sample.states, axis=0)
-        picked = np.linspace(0, len(candidates) - 1, min(N_CANDIDATES, len(candidates))).round().astype(int)
+        picked = evenly_spaced(len(candidates), N_CANDIDATES)
         return Choice(candidates[picked], self.subset_size, self.tolerance)
 
     def task(self, name: str, every: int) -> Task:

@@ -6,7 +6,7 @@ from typing import Any, Literal, Self, overload
 
 from numpy.typing import ArrayLike
 
-from gptd_rl.data.action_types import NO_ACTIONS
+from gptd_rl.data.actions import NO_ACTIONS
 from gptd_rl.data.trajectories import Trajectories
 from gptd_rl.estimators.base import NOISES, Estimator, Pruning
 from gptd_rl.exceptions import InterruptedFitWarning, NotFittedError, RelevanceWarning

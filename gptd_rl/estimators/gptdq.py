@@ -10,8 +10,8 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from gptd_rl import linalg
-from gptd_rl.data.action_types import Actions, Box, Discrete, whole_numbers
-from gptd_rl.data.state_actions import pair_up
+from gptd_rl.data.actions import Actions, ContinuousActions, DiscreteActions, as_int_actions
+from gptd_rl.data.state_actions import to_state_actions
 from gptd_rl.data.trajectories import Trajectories
 from gptd_rl.estimators import greedy
 from gptd_rl.estimators.base import Estimator, is_count
@@ -68,7 +68,7 @@ class GPTDQ(Estimator):
 
     Attributes
     ----------
-    actions_ : Discrete or Box
+    actions_ : DiscreteActions or ContinuousActions
         What the actions are.
     relevances_ : ndarray of shape (n_dims,)
         Diagonal of Ω for the state variables; 0 for those that were pruned.
@@ -192,11 +192,11 @@ class GPTDQ(Estimator):
         pairs = _in_pairs(sources, actions, policy)
         return self._fit(self._open(pairs, gamma, executor, actions), every=None)
 
-    def _fit_greedy(self, sources: Sources, actions: Discrete | Box, policy: str) -> Self:
+    def _fit_greedy(self, sources: Sources, actions: DiscreteActions | ContinuousActions, policy: str) -> Self:
         """Fit the value of the greedy policy; see `greedy`."""
         if policy != "greedy":
             raise ValueError(f"policy must be 'greedy', a policy, or None for the one that made the data; got {policy!r}.")
-        if not isinstance(actions, Discrete):
+        if not isinstance(actions, DiscreteActions):
             raise ValueError("policy='greedy' needs discrete actions: give the index of the nearest candidate instead.")
         before = self.greedy_ if self.warm_start and hasattr(self, "posterior_") else None
         pairs = greedy.label_actions(Trajectories.concatenate([source.load() for source in sources]), actions)
@@ -211,7 +211,7 @@ class GPTDQ(Estimator):
         self._adopt_greedy(fit, pairs, actions)
         return self
 
-    def _adopt_greedy(self, fit: greedy.GreedyFit, pairs: Trajectories, actions: Discrete) -> None:
+    def _adopt_greedy(self, fit: greedy.GreedyFit, pairs: Trajectories, actions: DiscreteActions) -> None:
         self.greedy_, self.posterior_, self.data_, self.actions_ = fit, fit.posterior, pairs, actions
 
     def partial_fit(self, data: Any, *, policy: Any = None, gamma: float | None = None, executor: Any = None) -> Self:
@@ -257,7 +257,7 @@ class GPTDQ(Estimator):
     def _mean_of_rows(self, mean: Mean, actions: Actions) -> Mean:
         if not callable(mean):
             return mean
-        assert isinstance(actions, Discrete | Box)
+        assert isinstance(actions, DiscreteActions | ContinuousActions)
 
         def of_pairs(pairs: Array) -> ArrayLike:
             n = pairs.shape[1] - actions.n_columns
@@ -266,21 +266,21 @@ class GPTDQ(Estimator):
         return of_pairs
 
     def _n_terminal(self, actions: Actions) -> int:
-        return actions.n if isinstance(actions, Discrete) else 1
+        return actions.n if isinstance(actions, DiscreteActions) else 1
 
-    def _find_actions(self, sources: Sources) -> Discrete | Box:
+    def _find_actions(self, sources: Sources) -> DiscreteActions | ContinuousActions:
         """What the actions in the data are: discrete or continuous, and which."""
         if self.n_actions is not None:
-            return Discrete(self.n_actions, self.action_correlation)
+            return DiscreteActions(self.n_actions, self.action_correlation)
         largest = -1
         for source in sources:
             actions = _logged(source.load())
             if self.candidates is not None or actions.dtype.kind not in "iub":
                 if self.action_correlation:
                     raise ValueError("action_correlation is for discrete actions, and these are continuous.")
-                return Box(actions.shape[1:])
-            largest = max(largest, int(whole_numbers(actions).max(initial=-1)))
-        return Discrete(largest + 1, self.action_correlation)
+                return ContinuousActions(actions.shape[1:])
+            largest = max(largest, int(as_int_actions(actions).max(initial=-1)))
+        return DiscreteActions(largest + 1, self.action_correlation)
 
     def _set(self, *learnt: Any) -> None:
         super()._set(*learnt)
@@ -408,9 +408,9 @@ class GPTDQ(Estimator):
     # ---------------------------------------------------------------------------------- checking
 
     @property
-    def _space(self) -> Discrete | Box:
+    def _space(self) -> DiscreteActions | ContinuousActions:
         self._check_fitted()
-        assert isinstance(self.actions_, Discrete | Box)
+        assert isinstance(self.actions_, DiscreteActions | ContinuousActions)
         return self.actions_
 
     def _check_parameters(self) -> None:
@@ -438,7 +438,7 @@ class GPTDQ(Estimator):
     def _choices(self) -> Array:
         """The actions to choose from, of shape (n_actions, n_columns)."""
         space = self._space
-        if isinstance(space, Discrete):
+        if isinstance(space, DiscreteActions):
             return np.arange(float(space.n))[:, None]
         if self.candidates is None:
             raise ValueError(
@@ -447,10 +447,10 @@ class GPTDQ(Estimator):
         return space.encode(self.candidates)
 
 
-def _in_pairs(sources: Sources, actions: Discrete | Box, policy: Any) -> Sources:
+def _in_pairs(sources: Sources, actions: DiscreteActions | ContinuousActions, policy: Any) -> Sources:
     """Trajectories of pairs; made once, for a stochastic policy would answer differently next time."""
     policy = policy.greedy_actions if isinstance(policy, GPTDQ) else policy
-    pairs = sources.changed(partial(pair_up, actions=actions, policy=policy))
+    pairs = sources.map(partial(to_state_actions, actions=actions, policy=policy))
     if pairs is None:
         raise ValueError(
             "no transition is left: a truncated segment needs two of them, since nobody logged the action in its last "
@@ -463,6 +463,4 @@ def _logged(data: Any) -> NDArray[Any]:
     """Actions that were taken, without the zeros behind each segment."""
     if data.actions is None:
         return np.zeros(0, dtype=np.int64)
-    inside = np.ones(len(data), dtype=bool)
-    inside[data.last] = False
-    return np.asarray(data.actions)[inside]
+    return np.asarray(data.actions)[data.has_transition]

@@ -29,7 +29,8 @@ from numpy.typing import ArrayLike, NDArray
 from scipy.linalg import blas
 
 from gptd_rl import linalg
-from gptd_rl.data.trajectories import Trajectories, as_states
+from gptd_rl.checks import as_states
+from gptd_rl.data.trajectories import Trajectories
 from gptd_rl.estimators.gptd import GPTD, NOISES
 from gptd_rl.exceptions import NotFittedError
 from gptd_rl.inference.exact import in_chunks

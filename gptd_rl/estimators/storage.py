@@ -16,8 +16,9 @@ from typing import Any
 import numpy as np
 
 from gptd_rl.data import files as archive
-from gptd_rl.data.action_types import NO_ACTIONS, Actions, Box, Discrete, NoActions
+from gptd_rl.data.actions import NO_ACTIONS, Actions, ContinuousActions, DiscreteActions, NoActions
 from gptd_rl.data.trajectories import Trajectories
+from gptd_rl.estimators.action_kernels import action_kernel
 from gptd_rl.estimators.base import Estimator
 from gptd_rl.estimators.engines import Exact
 from gptd_rl.estimators.gptd import GPTD
@@ -106,7 +107,7 @@ def _fitted(header: dict[str, Any], arrays: dict[str, Any]) -> Estimator:
     v.mean_ = v.mean
     actions = _rebuild_actions(header.get("actions", {}))
     data = Trajectories._trusted(**{name: arrays.get(name) for name in ARRAYS})
-    template = Model(actions.tie(_rebuild(header["kernel"])), 1.0, header["noise_is_fixed"])
+    template = Model(action_kernel(_rebuild(header["kernel"]), actions), 1.0, header["noise_is_fixed"])
     model, inputs, every = template.with_theta(arrays["theta"]), arrays["inputs"], header["thinning"]
     if "statistics" in header:
         posterior = _put_together(model.with_noise(every * model.noise_variance), arrays, header["statistics"], v)
@@ -133,9 +134,11 @@ def _describe_actions(actions: Actions) -> dict[str, Any]:
 
 
 def _rebuild_actions(description: dict[str, Any]) -> Actions:
-    if "Discrete" in description:
-        return Discrete(**description["Discrete"])
-    return Box(tuple(description["Box"]["shape"])) if "Box" in description else NO_ACTIONS
+    if "DiscreteActions" in description:
+        return DiscreteActions(**description["DiscreteActions"])
+    if "ContinuousActions" in description:
+        return ContinuousActions(tuple(description["ContinuousActions"]["shape"]))
+    return NO_ACTIONS
 
 
 def _describe(kernel: SquaredExponential) -> dict[str, Any]:

@@ -17,7 +17,8 @@ from numpy.typing import ArrayLike
 from scipy.optimize import nnls
 from scipy.spatial import KDTree
 
-from gptd_rl.data.trajectories import Trajectories, as_states
+from gptd_rl.checks import as_states
+from gptd_rl.data.trajectories import Trajectories
 from gptd_rl.evaluation.value_models import N_FOLDS, Learner, Returns, Rows, Values, along, folds
 from gptd_rl.types import Array
 

@@ -14,6 +14,7 @@ import gymnasium as gym
 import numpy as np
 from scipy import stats
 
+from gptd_rl.checks import as_count, as_discount
 from gptd_rl.data.trajectories import Trajectories
 from gptd_rl.evaluation.calibration import Calibrated
 from gptd_rl.evaluation.checking import Observed, check, disagreements, observe
@@ -21,7 +22,7 @@ from gptd_rl.evaluation.environments import opened
 from gptd_rl.evaluation.fitting import fit
 from gptd_rl.evaluation.off_policy import OnStates, compare_policies, fit_target
 from gptd_rl.evaluation.results import Evaluation, Interval, Setting, StartReturn, Timing, ValueFunction
-from gptd_rl.rollouts.collect import checked_count, checked_discount, collect
+from gptd_rl.rollouts.collect import collect
 from gptd_rl.sb3.critics import critic_name, critic_of
 from gptd_rl.sb3.loading import Normalised, check_spaces
 from gptd_rl.types import Array
@@ -99,12 +100,12 @@ def evaluate_agent(
     """
     tell = progress or (lambda stage, done, total: None)
     seed = operator.index(seed)
-    n_transitions = checked_count(n_transitions, "n_transitions")
-    n_episodes, n_states = checked_count(n_episodes, "n_episodes"), checked_count(n_states, "n_states")
+    n_transitions = as_count(n_transitions, "n_transitions")
+    n_episodes, n_states = as_count(n_episodes, "n_episodes"), as_count(n_states, "n_states")
     with opened(env, agent, n_transitions) as (place, policy), _seeded(seed, policy):
         aim = policy if target is None else _like(policy, target)
         check_spaces(aim, place)
-        gamma = checked_discount(getattr(policy, "gamma", 0.99) if gamma is None else gamma)
+        gamma = as_discount(getattr(policy, "gamma", 0.99) if gamma is None else gamma)
         names = place.input_names if input_names is None else tuple(input_names)
         began = time.perf_counter()
         tell("collect", 0, n_transitions)

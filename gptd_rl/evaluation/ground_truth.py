@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from gptd_rl.data.spaces import flattener, require_flat, stack
 from gptd_rl.exceptions import CollectionError
-from gptd_rl.rollouts.policies import as_act
+from gptd_rl.rollouts.policies import as_batch_policy
 from gptd_rl.types import Array
 
 NEGLIGIBLE = 0.01  # discount at which a rollout may stop
@@ -61,7 +61,7 @@ class Policy:
 
     def __init__(self, env: gym.Env[Any, Any], policy: Any, n: int, seed: int, deterministic: bool) -> None:
         self.space = env.observation_space
-        self.act = as_act(
+        self.act = as_batch_policy(
             policy,
             observation_space=env.observation_space,
             action_space=env.action_space,

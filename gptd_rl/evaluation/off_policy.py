@@ -8,12 +8,13 @@ import numpy as np
 from gymnasium import Space, spaces
 from numpy.typing import ArrayLike, NDArray
 
+from gptd_rl.checks import as_states
 from gptd_rl.data.spaces import unflatten
-from gptd_rl.data.trajectories import Trajectories, as_states
+from gptd_rl.data.trajectories import Trajectories
 from gptd_rl.estimators.gptdq import GPTDQ
 from gptd_rl.evaluation.fitting import excerpt, uninterrupted
 from gptd_rl.evaluation.results import OffPolicy, Relevance
-from gptd_rl.rollouts.policies import as_act
+from gptd_rl.rollouts.policies import as_batch_policy
 from gptd_rl.types import Array
 
 N_FITTED = 3000  # states, at most
@@ -33,7 +34,7 @@ class OnStates:
         """The most likely actions in states of shape (m, n_dims)."""
         x = np.asarray(states)
         everywhere = np.ones(len(x), dtype=bool)
-        act = as_act(
+        act = as_batch_policy(
             self.policy,
             observation_space=self.space,
             action_space=self.action_space,

@@ -26,7 +26,7 @@ from numpy.typing import NDArray
 from threadpoolctl import threadpool_limits
 
 from gptd_rl.data.files import UNREADABLE, TemporaryFolder
-from gptd_rl.sharding.sources import File, InMemory, Source
+from gptd_rl.sharding.sources import File, InMemory, ShardSource
 from gptd_rl.temporal.shards import Shard
 from gptd_rl.temporal.targets import Noise
 
@@ -40,7 +40,7 @@ ATTEMPTS = 5
 class ShardSpec:
     """How to make a shard ready: from where, which inputs, thinned how."""
 
-    source: Source
+    source: ShardSource
     noise: Noise
     inputs: NDArray[np.int64] | None = None  # all by default
     every: int = 1

@@ -9,11 +9,12 @@ from scipy import optimize
 
 import gptd_rl.selection.search
 from gptd_rl import GPTD, Isotropic, SquaredExponential, Trajectories
+from gptd_rl.data.resampling import coarsen
 from gptd_rl.estimators.engines import Exact
 from gptd_rl.inference.model import Model
 from gptd_rl.kernels.metrics import ARD, FactorAnalysis
 from gptd_rl.selection.scales import Scales
-from gptd_rl.selection.search import Coordinates, Task, coarsen, first_guesses, search
+from gptd_rl.selection.search import Coordinates, Task, first_guesses, search
 from tests.helpers import MIXES, Reference, sample
 from tests.mdps import MDP, Drifting, Garnet, Gridworld, Spiral, Walk, rmse
 
