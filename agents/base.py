@@ -11,17 +11,18 @@ import numpy as np
 from gymnasium.spaces import flatdim
 from numpy.typing import ArrayLike, NDArray
 
-from gptd_rl.agents.choices import ActionSet
+from gptd_rl.rollouts.actions import ActionSet
 from gptd_rl.agents.history import Iteration, plot_history
-from gptd_rl.agents.observing import as_rows
+from gptd_rl.data.spaces import as_rows
 from gptd_rl.agents.policy_pool import PolicyPool
 from gptd_rl.agents.replay import Experience, ReplayBuffer
+from gptd_rl.checks import as_count
 from gptd_rl.data.trajectories import Trajectories
 from gptd_rl.estimators.gptdq import GPTDQ
 from gptd_rl.estimators.greedy import KernelSelection
 from gptd_rl.inference.by_action import ActionPrior, QFunction
-from gptd_rl.rollouts.collect import checked_count, collect
-from gptd_rl.rollouts.environments import open_source
+from gptd_rl.rollouts.collect import collect
+from gptd_rl.rollouts.environments import open_adapter
 from gptd_rl.sb3.logging import make_logger
 from gptd_rl.types import Array, EnvLike
 
@@ -54,7 +55,7 @@ class BaseAgent(ABC):
         self.candidates = None if candidates is None else np.asarray(candidates)
         prior = ActionPrior(1, float(noise_share), float(action_correlation))
         self.noise_share, self.action_correlation = prior.noise_share, prior.correlation
-        self.subset_size = checked_count(subset_size, "subset_size")
+        self.subset_size = as_count(subset_size, "subset_size")
         self.tensorboard_log, self.verbose = tensorboard_log, verbose
         self.estimator = GPTDQ(
             action_correlation=self.action_correlation,
@@ -92,9 +93,9 @@ class BaseAgent(ABC):
             except Exception as error:
                 raise ValueError(f"cannot make environment {env!r}: {error}") from error
         if env is not None:
-            with open_source(env) as source:
-                actions = ActionSet.of(source.action_space, self.candidates)
-                width = flatdim(source.observation_space)
+            with open_adapter(env) as adapter:
+                actions = ActionSet.from_space(adapter.action_space, self.candidates)
+                width = flatdim(adapter.observation_space)
                 if self._actions is not None and actions.n != self._actions.n:
                     raise ValueError(
                         f"the environment has {actions.n} actions, but the agent learnt with {self._actions.n}."
@@ -104,7 +105,7 @@ class BaseAgent(ABC):
                         f"the environment has observations of {width} numbers, but the agent learnt from "
                         f"{self._buffer.n_dims}."
                     )
-                self.observation_space, self.action_space = source.observation_space, source.action_space
+                self.observation_space, self.action_space = adapter.observation_space, adapter.action_space
             self._actions = actions
         self.env = env
 

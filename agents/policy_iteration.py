@@ -13,16 +13,16 @@ from numpy.typing import ArrayLike
 
 from gptd_rl.agents import files
 from gptd_rl.agents.base import BaseAgent
-from gptd_rl.agents.choices import ActionSet
+from gptd_rl.rollouts.actions import ActionSet
 from gptd_rl.agents.history import Iteration
 from gptd_rl.agents.policy_pool import NewestQ
 from gptd_rl.agents.replay import Experience
 from gptd_rl.agents.runner import EpisodeRunner
+from gptd_rl.checks import as_count
 from gptd_rl.data.trajectories import Trajectories
 from gptd_rl.estimators.greedy import default_kernel
 from gptd_rl.exceptions import LearningError
-from gptd_rl.rollouts.collect import checked_count
-from gptd_rl.rollouts.environments import open_source
+from gptd_rl.rollouts.environments import open_adapter
 from gptd_rl.sb3.logging import Callback, Progress, as_callback
 from gptd_rl.types import EnvLike
 
@@ -94,7 +94,7 @@ class PolicyIteration(BaseAgent):
             tensorboard_log=tensorboard_log,
             verbose=verbose,
         )
-        self.refit_every = checked_count(refit_every, "refit_every")
+        self.refit_every = as_count(refit_every, "refit_every")
         self.reselect_kernel = reselect_kernel
         self.set_env(env)
 
@@ -130,14 +130,14 @@ class PolicyIteration(BaseAgent):
         LearningError
             If the environment fails or returns nonsense. The agent has then learnt from all earlier transitions.
         """
-        env, total_timesteps = self._require_env("learn"), checked_count(total_timesteps, "total_timesteps")
+        env, total_timesteps = self._require_env("learn"), as_count(total_timesteps, "total_timesteps")
         self._setup_logger(callback is not None, tb_log_name, reset_num_timesteps)
         self.num_timesteps = 0 if reset_num_timesteps else self.num_timesteps
         goal, listener = self.num_timesteps + total_timesteps, as_callback(callback, self)
-        with open_source(env) as source, Progress(progress_bar, total_timesteps) as advance:
+        with open_adapter(env) as adapter, Progress(progress_bar, total_timesteps) as advance:
             listener.on_training_start(dict(total_timesteps=goal, tb_log_name=tb_log_name, self=self), {})
             listener.on_rollout_start()
-            runner = EpisodeRunner(source, self._action_set, self.pool, self.gamma, self._rng)
+            runner = EpisodeRunner(adapter, self._action_set, self.pool, self.gamma, self._rng)
             try:
                 self._collect(runner, goal, listener, log_interval, advance)
             except LearningError as error:
@@ -167,10 +167,10 @@ class PolicyIteration(BaseAgent):
             raise TypeError(f"expected Trajectories to learn from; got {type(data).__name__}.")
         if data.actions is None:
             raise ValueError("the data have no actions: Q needs to know what was done.")
-        inner = np.setdiff1d(np.arange(len(data)), data.last)
-        actions = self._actions or ActionSet.of_data(data.actions[inner], self.candidates)
+        taken = data.has_transition
+        actions = self._actions or ActionSet.from_data(data.actions[taken], self.candidates)
         indices = np.zeros(len(data), dtype=np.int64)
-        indices[inner] = actions.indices(data.actions[inner])
+        indices[taken] = actions.indices(data.actions[taken])
         self._remember(Experience.from_trajectories(data, indices, self._n_streams))
         self._actions = actions
         self._n_streams += 1

@@ -51,9 +51,7 @@ class Experience:
     @classmethod
     def from_trajectories(cls, data: Trajectories, actions: IntArray, stream: int = 0) -> Self:
         """Every transition of `data`; `actions` are the indices of its actions, of shape (n_states,)."""
-        inner = np.ones(len(data), dtype=bool)
-        inner[data.last] = False
-        index = np.flatnonzero(inner)
+        index = np.flatnonzero(data.has_transition)
         return cls(
             states=data.states[index],
             actions=actions[index],
@@ -69,8 +67,8 @@ class Experience:
         """The transition of each environment in a step from `states`; their streams count from `first_stream`."""
         done = step.terminated | step.truncated
         next_states = np.array(step.states, dtype=np.float64)
-        if step.finals is not None:
-            next_states[done] = step.finals
+        if step.final_states is not None:
+            next_states[done] = step.final_states
         rewards = np.array(step.rewards, dtype=np.float64)
         return cls(states, actions, rewards, next_states, step.terminated, done, first_stream + np.arange(len(rewards)))
 

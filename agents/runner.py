@@ -9,9 +9,9 @@ import numpy as np
 
 from gptd_rl.agents.policy_pool import Episode, EpisodeState, PolicyPool, PolicyRecord
 from gptd_rl.agents.replay import Experience
-from gptd_rl.agents.choices import ActionSet
+from gptd_rl.rollouts.actions import ActionSet
 from gptd_rl.exceptions import LearningError
-from gptd_rl.rollouts.environments import Source, Step
+from gptd_rl.rollouts.environments import EnvAdapter, Step
 from gptd_rl.types import Array, IntArray
 
 class EpisodeRunner:
@@ -19,7 +19,7 @@ class EpisodeRunner:
 
     Parameters
     ----------
-    source : Source
+    adapter : EnvAdapter
         The environments.
     actions : ActionSet
     pool : PolicyPool
@@ -30,20 +30,20 @@ class EpisodeRunner:
 
     def __init__(
         self,
-        source: Source,
+        adapter: EnvAdapter,
         actions: ActionSet,
         pool: PolicyPool,
         gamma: float,
         rng: np.random.Generator,
     ) -> None:
-        self.source, self.actions, self.pool, self.gamma, self.rng = source, actions, pool, gamma, rng
+        self.adapter, self.actions, self.pool, self.gamma, self.rng = adapter, actions, pool, gamma, rng
         self.running: list[EpisodeState] = []
         self.states = np.zeros((0, 0))
 
     def reset(self, seed: int) -> None:
         """Start an episode in every environment."""
         with _wrapping_env_errors():
-            self.states = np.array(self.source.flatten(self.source.reset(seed)), dtype=np.float64)
+            self.states = np.array(self.adapter.flatten(self.adapter.reset(seed)), dtype=np.float64)
         self.running = [self._start(state) for state in self.states]
 
     def step(self, first_stream: int) -> tuple[Step, Experience, list[float]]:
@@ -60,7 +60,7 @@ class EpisodeRunner:
         _check_finite("observation", self.states)
         actions = self._act()
         with _wrapping_env_errors():
-            step = self.source.step(self.actions.actions[actions])
+            step = self.adapter.step(self.actions.actions[actions])
         active = np.array([not episode.restarting for episode in self.running])
         new = Experience.from_step(self.states, actions, step, first_stream)
         _check_finite("reward", new.rewards[active, np.newaxis])
@@ -101,7 +101,7 @@ class EpisodeRunner:
                 returns.append(episode.total)
                 self._report(episode, next_states[i])
                 self.running[i] = self._start(self.states[i])
-                self.running[i].restarting = bool(self.source.restart_steps)
+                self.running[i].restarting = bool(self.adapter.restart_steps)
         return returns
 
     def _report(self, episode: EpisodeState, last: Array) -> None:

@@ -24,8 +24,9 @@ from functools import cached_property
 import numpy as np
 
 from gptd_rl import linalg
-from gptd_rl.inference.exact import in_chunks
-from gptd_rl.inference.inducing import Covariance
+from gptd_rl.data.trajectories import Trajectories
+from gptd_rl.inference.posterior import in_chunks
+from gptd_rl.kernels import Kernel
 from gptd_rl.types import Array, IntArray
 
 
@@ -35,12 +36,12 @@ class StateFeatures:
 
     Attributes
     ----------
-    kernel : Covariance
+    kernel : Kernel
         Of states, with unit variance.
     inducing_points : ndarray of shape (m, n_dims)
     """
 
-    kernel: Covariance
+    kernel: Kernel
     inducing_points: Array
 
     @cached_property
@@ -50,7 +51,7 @@ class StateFeatures:
 
     def __call__(self, states: Array) -> Array:
         """Φ, of shape (n, m)."""
-        return linalg.half_solve(self.L, self.kernel(self.inducing_points, states)).T
+        return linalg.half_solve(self.L, self.kernel(states, self.inducing_points).T).T
 
     def residual_variance(self, states: Array, features: Array) -> Array:
         """k(x, x) − φ(x)ᵀφ(x), the prior variance that the features do not explain, of shape (n,)."""
@@ -63,7 +64,7 @@ class QFunction:
 
     Attributes
     ----------
-    kernel : Covariance
+    kernel : Kernel
         Of states.
     inducing_points : ndarray of shape (m, n_dims)
     weights : ndarray of shape (m, n_actions)
@@ -72,7 +73,7 @@ class QFunction:
         μ.
     """
 
-    kernel: Covariance
+    kernel: Kernel
     inducing_points: Array
     weights: Array
     prior_mean: float
@@ -179,6 +180,14 @@ class ActionRegression:
         noisy = targets + noise_std * rng.standard_normal(len(targets))
         return prior + self.solve(noisy - self.fitted(prior))
 
+    def all_rows(self) -> tuple[Array, IntArray]:
+        """Features Φ, of shape (n, m), and actions, of shape (n,), in the order of the targets."""
+        n = sum(len(i) for i in self.rows)
+        features, actions = np.empty((n, self.features[0].shape[1])), np.empty(n, dtype=np.int64)
+        for a, (phi, i) in enumerate(zip(self.features, self.rows, strict=True)):
+            features[i], actions[i] = phi, a
+        return features, actions
+
     def by_action(self, function: Callable[[Array, Array], Array], features: Array, actions: IntArray) -> Array:
         """`function(L_a, φᵀ)` of each row with the factor of its action, of shape (m, n)."""
         out = np.empty(features.T.shape)
@@ -224,6 +233,15 @@ class ActionPosterior:
         if noise_variance is None:
             noise_variance = float(np.mean((prior_mean + regression.fitted(w) - targets) ** 2))
         return cls(features, regression, targets, _q_function(features, w, prior_mean), noise_variance)
+
+    def condition_on(self, data: Trajectories) -> ActionPosterior:
+        """The posterior given further regression targets, as `Trajectories.from_values` makes them of pairs."""
+        x, a = _split(data.states)
+        features, actions = self.regression.all_rows()
+        features, actions = np.vstack([features, self.features(x)]), np.concatenate([actions, a])
+        regression = ActionRegression.of(features, actions, self.regression.prior)
+        targets, mu = np.concatenate([self.targets, data.rewards]), self.mean_function.prior_mean
+        return ActionPosterior.condition(self.features, regression, targets, mu, self.noise_variance)
 
     @property
     def inducing_points(self) -> Array:

@@ -6,8 +6,9 @@ import numpy as np
 import pytest
 from numpy.testing import assert_allclose, assert_array_equal
 
-from gptd_rl.agents.multiscale import MultiScale
+from gptd_rl.data.trajectories import Trajectories
 from gptd_rl.inference.by_action import ActionPosterior, ActionPrior, ActionRegression, QFunction, StateFeatures
+from gptd_rl.kernels import ARD, MultiScale
 
 N_ACTIONS, NOISE_SHARE, NOISE_VARIANCE, PRIOR_MEAN = 3, 0.05, 0.3, 2.0
 
@@ -15,7 +16,7 @@ every_rho = pytest.mark.parametrize("rho", [0.0, 0.3, 0.95])
 
 
 def make_kernel(n_dims: int) -> Any:
-    return MultiScale(np.linspace(0.5, 2.0, n_dims))
+    return MultiScale(ARD(np.linspace(0.5, 2.0, n_dims)))
 
 
 def regression_data(n: int = 30, seed: int = 0):
@@ -193,6 +194,20 @@ def test_sample_function_is_a_function():
     assert_array_equal(one(x), same(x))
     assert not np.allclose(one(x), other(x))
     assert_array_equal(one.greedy(x), one(x).argmax(axis=1))
+
+
+@every_rho
+def test_condition_on_further_targets_is_conditioning_on_all(rho):
+    x, actions, y = regression_data()
+    features, prior = StateFeatures(make_kernel(2), x[:8]), ActionPrior(N_ACTIONS, NOISE_SHARE, rho)
+    first = ActionPosterior.condition(
+        features, ActionRegression.of(features(x[:20]), actions[:20], prior), y[:20], PRIOR_MEAN, NOISE_VARIANCE
+    )
+    further = Trajectories.from_values(np.column_stack([x, actions])[20:], y[20:])
+    both, whole, pairs = first.condition_on(further), condition(rho), pairs_at(20)
+    assert_allclose(both.mean(pairs), whole.mean(pairs), rtol=1e-9)
+    assert_allclose(both.covariance(pairs), whole.covariance(pairs), rtol=1e-8, atol=1e-10)
+    assert_allclose(both.interval_variance(pairs), whole.interval_variance(pairs), rtol=1e-8)
 
 
 def test_q_values_are_the_means_of_all_actions():
