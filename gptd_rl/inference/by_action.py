@@ -25,7 +25,7 @@ import numpy as np
 
 from gptd_rl import linalg
 from gptd_rl.data.trajectories import Trajectories
-from gptd_rl.inference.posterior import in_chunks
+from gptd_rl.inference.posterior import in_chunks, sample_gaussian
 from gptd_rl.kernels import Kernel
 from gptd_rl.types import Array, IntArray
 
@@ -272,24 +272,17 @@ class ActionPosterior:
         phi = self.features(x)
         own, shared = self._half_solves(phi, a)
         weights = np.where(a[:, None] == a, own.T @ own, 0.0) + shared.T @ shared
-        residual = self.regression.prior.between(a, a) * (self.features.kernel(x, x) - phi @ phi.T)
-        covariance = self.noise_variance * weights + self.signal_variance * residual
-        # Rounding errors of the subtraction.
-        eps = self.signal_variance * np.finfo(np.float64).eps
-        covariance.flat[:: len(covariance) + 1] += eps * max(phi.shape[1], len(covariance))
-        return covariance
+        return self.noise_variance * weights + self._residual_covariance(x, a, phi)
 
     def interval_variance(self, states: Array) -> Array:
         """Variance of the error of the mean if residuals differ in size, and at least `variance`, of shape (n,)."""
         return np.maximum(in_chunks(self._sandwich_variance, states), self.variance(states))
 
     def sample(self, states: Array, n: int, rng: np.random.Generator) -> Array:
-        """Joint posterior samples, of shape (n, n_states)."""
+        """Joint posterior samples, of shape (n, n_states): of the weights, and of the unexplained part."""
         x, a = _split(states)
-        phi = self.features(x)
-        residual = self.regression.prior.between(a, a) * (self.features.kernel(x, x) - phi @ phi.T)
-        L = np.tril(linalg.cholesky(lambda: residual + np.finfo(np.float64).eps * len(a) * np.eye(len(a))))
-        samples = np.sqrt(self.signal_variance) * rng.standard_normal((n, len(a))) @ L.T
+        residual = self._residual_covariance(x, a, self.features(x))
+        samples = sample_gaussian(np.zeros(len(a)), residual, n, rng)
         for i in range(n):
             samples[i] += self.sample_function(rng)(x)[np.arange(len(a)), a]
         return samples
@@ -307,6 +300,13 @@ class ActionPosterior:
             return own, np.zeros_like(own)
         through = self.regression.by_action(linalg.half_solve_transposed, own.T, actions)
         return own, linalg.half_solve(self.regression.coupling, through)
+
+    def _residual_covariance(self, x: Array, a: IntArray, phi: Array) -> Array:
+        """v₀R_aa'(k(x, x') − φ(x)ᵀφ(x')) between all pairs, of shape (n, n)."""
+        residual = self.regression.prior.between(a, a) * (self.features.kernel(x, x) - phi @ phi.T)
+        # The rounding error of the subtraction.
+        residual.flat[:: len(a) + 1] += np.finfo(np.float64).eps * max(phi.shape[1], len(a))
+        return self.signal_variance * residual
 
     def _variance(self, states: Array) -> Array:
         x, a = _split(states)
