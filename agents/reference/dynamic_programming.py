@@ -12,7 +12,8 @@ from scipy.sparse import vstack
 from gptd_rl.agents.reference.bellman import TOLERANCE, check_gamma, error_bound, sweep
 from gptd_rl.agents.reference.cache import cached_array
 from gptd_rl.agents.reference.grid import GridValue, Pendulum, PendulumGrid, task_of
-from gptd_rl.envs.dynamics import FloatArray, check_number
+from gptd_rl.checks import check_number
+from gptd_rl.types import Array
 
 _SWEEPS = 50  # evaluations of a policy before it is improved
 _CACHE_VERSION = 1  # raise when the dynamics or the solver change
@@ -33,7 +34,7 @@ class OptimalPendulum:
     value: GridValue
     actions: NDArray[Any]
 
-    def q_values(self, observations: ArrayLike) -> FloatArray:
+    def q_values(self, observations: ArrayLike) -> Array:
         """Values of taking each action first.
 
         Parameters
@@ -129,14 +130,14 @@ def solve_pendulum(
         "torques": torques.tolist(),
     }
 
-    def solve() -> FloatArray:
+    def solve() -> Array:
         return _optimal_values(grid, torques, gamma)
 
     values = cached_array("pendulum", settings, solve) if cache else solve()
     return OptimalPendulum(GridValue(grid, values, gamma), actions)
 
 
-def _optimal_values(grid: PendulumGrid, torques: FloatArray, gamma: float) -> FloatArray:
+def _optimal_values(grid: PendulumGrid, torques: Array, gamma: float) -> Array:
     """Optimal values on the grid, of shape (n_points,), by modified policy iteration."""
     task, points = grid.task, grid.points
     rewards, n = task.rewards(points), len(points)
@@ -146,7 +147,7 @@ def _optimal_values(grid: PendulumGrid, torques: FloatArray, gamma: float) -> Fl
     while True:
         futures = (transitions @ values).reshape(len(torques), n)
         best = futures.argmax(axis=0)
-        improved: FloatArray = rewards + gamma * futures[best, np.arange(n)]
+        improved: Array = rewards + gamma * futures[best, np.arange(n)]
         if error_bound(improved - values, gamma) <= TOLERANCE:
             return improved
         policy_transitions = transitions[best * n + np.arange(n)]  # [n, n]

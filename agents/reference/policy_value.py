@@ -11,9 +11,11 @@ from scipy.sparse import csr_array
 
 from gptd_rl.agents.reference.bellman import check_gamma, solve
 from gptd_rl.agents.reference.grid import GridValue, Pendulum, PendulumGrid, task_of
-from gptd_rl.envs.dynamics import FloatArray, Observations, check_number, checked_actions
+from gptd_rl.checks import check_number
+from gptd_rl.envs.dynamics import ObservationArray, checked_actions
 from gptd_rl.envs.pendulum import PendulumSwingUp
 from gptd_rl.rollouts.policies import as_batch_policy
+from gptd_rl.types import Array
 
 _BATCH = 16_384  # observations per call of a policy
 
@@ -68,7 +70,7 @@ def policy_value(
     return GridValue(grid, solve(transitions, task.rewards(points), gamma), gamma)
 
 
-def _random_choices(task: PendulumSwingUp, n: int, n_samples: int) -> Iterator[tuple[FloatArray, NDArray[Any]]]:
+def _random_choices(task: PendulumSwingUp, n: int, n_samples: int) -> Iterator[tuple[Array, NDArray[Any]]]:
     """Probabilities and actions, in n states, of the policy that takes every action with equal probability.
 
     Yields
@@ -84,8 +86,8 @@ def _random_choices(task: PendulumSwingUp, n: int, n_samples: int) -> Iterator[t
 
 
 def _choices(
-    policy: Any, task: PendulumSwingUp, points: FloatArray, deterministic: bool, n_draws: int
-) -> Iterator[tuple[FloatArray, NDArray[Any]]]:
+    policy: Any, task: PendulumSwingUp, points: Array, deterministic: bool, n_draws: int
+) -> Iterator[tuple[Array, NDArray[Any]]]:
     """Probabilities and actions of a policy in states of shape (n, 2), as in `_random_choices`."""
     n, observations = len(points), task.observe(points)
     for _ in range(n_draws):
@@ -99,7 +101,7 @@ def _choices(
             yield np.full(n, 1 / n_draws), answers
 
 
-def _answers(policy: Any, task: PendulumSwingUp, observations: Observations, deterministic: bool) -> NDArray[Any]:
+def _answers(policy: Any, task: PendulumSwingUp, observations: ObservationArray, deterministic: bool) -> NDArray[Any]:
     """Output of a policy for each observation, an array of shape (n, ...)."""
     answers = []
     for start in range(0, len(observations), _BATCH):
@@ -117,7 +119,7 @@ def _answers(policy: Any, task: PendulumSwingUp, observations: Observations, det
     return np.concatenate(answers)
 
 
-def _check_probabilities(probabilities: FloatArray) -> None:
+def _check_probabilities(probabilities: Array) -> None:
     wrong = (probabilities.min(axis=1) < 0) | ~np.isclose(probabilities.sum(axis=1), 1, atol=1e-4)
     if wrong.any():
         raise ValueError(

@@ -11,7 +11,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from gptd_rl import linalg
 from gptd_rl.data.actions import Actions, ContinuousActions, DiscreteActions, as_int_actions
-from gptd_rl.data.state_actions import to_state_actions
+from gptd_rl.data.state_actions import recorded_actions, to_state_actions
 from gptd_rl.data.trajectories import Trajectories
 from gptd_rl.estimators import greedy
 from gptd_rl.estimators.base import Estimator, is_count
@@ -274,7 +274,7 @@ class GPTDQ(Estimator):
             return DiscreteActions(self.n_actions, self.action_correlation)
         largest = -1
         for source in sources:
-            actions = _logged(source.load())
+            actions = recorded_actions(source.load())
             if self.candidates is not None or actions.dtype.kind not in "iub":
                 if self.action_correlation:
                     raise ValueError("action_correlation is for discrete actions, and these are continuous.")
@@ -457,10 +457,3 @@ def _in_pairs(sources: Sources, actions: DiscreteActions | ContinuousActions, po
             "state. fit(data, policy=…) says what it would be."
         )
     return pairs
-
-
-def _logged(data: Any) -> NDArray[Any]:
-    """Actions that were taken, without the zeros behind each segment."""
-    if data.actions is None:
-        return np.zeros(0, dtype=np.int64)
-    return np.asarray(data.actions)[data.has_transition]
