@@ -11,16 +11,16 @@ import numpy as np
 from gymnasium.spaces import flatdim
 from numpy.typing import ArrayLike, NDArray
 
-from gptd_rl.rollouts.actions import ActionSet
 from gptd_rl.agents.history import Iteration, plot_history
-from gptd_rl.data.spaces import as_rows
 from gptd_rl.agents.policy_pool import PolicyPool
 from gptd_rl.agents.replay import Experience, ReplayBuffer
 from gptd_rl.checks import as_count
+from gptd_rl.data.spaces import as_rows
 from gptd_rl.data.trajectories import Trajectories
 from gptd_rl.estimators.gptdq import GPTDQ
 from gptd_rl.estimators.greedy import KernelSelection
 from gptd_rl.inference.by_action import ActionPrior, QFunction
+from gptd_rl.rollouts.actions import ActionSet
 from gptd_rl.rollouts.collect import collect
 from gptd_rl.rollouts.environments import open_adapter
 from gptd_rl.sb3.logging import make_logger

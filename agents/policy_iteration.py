@@ -13,7 +13,6 @@ from numpy.typing import ArrayLike
 
 from gptd_rl.agents import files
 from gptd_rl.agents.base import BaseAgent
-from gptd_rl.rollouts.actions import ActionSet
 from gptd_rl.agents.history import Iteration
 from gptd_rl.agents.policy_pool import NewestQ
 from gptd_rl.agents.replay import Experience
@@ -22,6 +21,7 @@ from gptd_rl.checks import as_count
 from gptd_rl.data.trajectories import Trajectories
 from gptd_rl.estimators.greedy import default_kernel
 from gptd_rl.exceptions import LearningError
+from gptd_rl.rollouts.actions import ActionSet
 from gptd_rl.rollouts.environments import open_adapter
 from gptd_rl.sb3.logging import Callback, Progress, as_callback
 from gptd_rl.types import EnvLike

@@ -9,10 +9,11 @@ import numpy as np
 
 from gptd_rl.agents.policy_pool import Episode, EpisodeState, PolicyPool, PolicyRecord
 from gptd_rl.agents.replay import Experience
-from gptd_rl.rollouts.actions import ActionSet
 from gptd_rl.exceptions import LearningError
+from gptd_rl.rollouts.actions import ActionSet
 from gptd_rl.rollouts.environments import EnvAdapter, Step
 from gptd_rl.types import Array, IntArray
+
 
 class EpisodeRunner:
     """Steps environments, follows the policies that the pool chooses and reports finished episodes to it.

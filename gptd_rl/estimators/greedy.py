@@ -156,9 +156,7 @@ class GreedyFit:
         return description, dict(inducing_points=mean.inducing_points, weights=mean.weights, targets=posterior.targets)
 
     @classmethod
-    def from_arrays(
-        cls, description: Mapping[str, Any], arrays: Mapping[str, Array], pairs: Trajectories
-    ) -> GreedyFit:
+    def from_arrays(cls, description: Mapping[str, Any], arrays: Mapping[str, Array], pairs: Trajectories) -> GreedyFit:
         """Build what `to_arrays` took apart, with the state-action pairs that were fitted."""
         data, kernel = Transitions.of(pairs), registry.build(description["kernel"])
         features = StateFeatures(kernel, arrays["inducing_points"])

@@ -82,6 +82,7 @@ def test_add_appends():
     assert len(buffer) == len(buffer.experience) == 18
     assert len(ReplayBuffer.empty(4)) == 0 and ReplayBuffer.empty(4).n_dims == 4
 
+
 def test_add_keeps_earlier_transitions_while_arrays_grow():
     seen, _ = interleaved(5)
     buffer = ReplayBuffer.empty(2)

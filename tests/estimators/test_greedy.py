@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 from numpy.testing import assert_allclose, assert_array_equal
 
-from gptd_rl import GPTDQ, Trajectories
-from gptd_rl import load as load_model
+from gptd_rl import Trajectories
 from gptd_rl.estimators import greedy
 from gptd_rl.estimators.greedy import MAX_TARGETS, default_kernel, fit_greedy, select_kernel, value_bounds
 from gptd_rl.inference.by_action import ActionPrior, QFunction
@@ -97,9 +96,7 @@ def test_fit_greedy_takes_no_more_inducing_points_than_asked():
 
 def test_inducing_points_are_chosen_from_a_subsample_of_many_states(monkeypatch):
     monkeypatch.setattr(greedy, "MAX_CANDIDATES", 20)
-    one, other = (
-        fit(bandit(60), ActionPrior(3, 0.02, 0.3), seed=seed).posterior.inducing_points for seed in (0, 1)
-    )
+    one, other = (fit(bandit(60), ActionPrior(3, 0.02, 0.3), seed=seed).posterior.inducing_points for seed in (0, 1))
     assert len(one) <= 20 and len(other) <= 20
     assert {tuple(x) for x in one} != {tuple(x) for x in other}
 
@@ -194,7 +191,9 @@ def test_targets_are_clipped_where_q_exceeds_the_bounds():
     low, high = value_bounds(rewards, 0.9)
     values = posterior.q_values(1.3 * states).max(axis=1)
     assert values.max() > high or values.min() < low
-    assert ((posterior.targets >= rewards + 0.9 * low - 1e-9) & (posterior.targets <= rewards + 0.9 * high + 1e-9)).all()
+    assert (
+        (posterior.targets >= rewards + 0.9 * low - 1e-9) & (posterior.targets <= rewards + 0.9 * high + 1e-9)
+    ).all()
 
 
 @pytest.mark.parametrize("reward", [0.0, 1.0, -1.0])
