@@ -68,7 +68,7 @@ class Iteration:
         before: GreedyFit | None,
         selection: KernelSelection | None,
         episode_returns: Sequence[float],
-        incumbent_returns: Sequence[float],
+        incumbent_returns: Sequence[float] | Array,
     ) -> Self:
         """The record of a fit to transitions from `states`, given the fit before and the last selection."""
         some = states[:: max(1, len(states) // 1000)]
@@ -98,7 +98,7 @@ class Iteration:
         logger.dump(n_steps)
 
 
-def _mean(returns: Sequence[float]) -> float:
+def _mean(returns: Sequence[float] | Array) -> float:
     return float(np.mean(returns)) if len(returns) else np.nan
 
 

@@ -698,16 +698,8 @@ def test_load_restores_everything(learnt, tmp_path):
     assert_same(again.data, learnt.data)
     assert as_text(again.history) == as_text(learnt.history)
     assert again.episodes == learnt.episodes
-    for name in (
-        "gamma",
-        "seed",
-        "num_timesteps",
-        "noise_share",
-        "action_correlation",
-        "subset_size",
-        "refit_every",
-        "reselect_kernel",
-    ):
+    names = "gamma seed num_timesteps noise_share action_correlation subset_size refit_every reselect_kernel"
+    for name in names.split():
         assert getattr(again, name) == getattr(learnt, name), name
     again.save(tmp_path / "copy")
     assert everything(PolicyIteration.load(tmp_path / "copy")) == everything(learnt)

@@ -140,7 +140,7 @@ def test_bellman_solve_falls_back_to_sweeps(monkeypatch, answer):
         return np.full_like(residual, answer), -10
 
     monkeypatch.setattr(bellman, "bicgstab", fails)
-    test_solution_of_the_bellman_equation(0.99)
+    test_bellman_solve_solves_the_equation(0.99)
 
 
 # The optimal pendulum

@@ -191,9 +191,8 @@ def test_targets_are_clipped_where_q_exceeds_the_bounds():
     low, high = value_bounds(rewards, 0.9)
     values = posterior.q_values(1.3 * states).max(axis=1)
     assert values.max() > high or values.min() < low
-    assert (
-        (posterior.targets >= rewards + 0.9 * low - 1e-9) & (posterior.targets <= rewards + 0.9 * high + 1e-9)
-    ).all()
+    y = posterior.targets
+    assert ((y >= rewards + 0.9 * low - 1e-9) & (y <= rewards + 0.9 * high + 1e-9)).all()
 
 
 @pytest.mark.parametrize("reward", [0.0, 1.0, -1.0])
