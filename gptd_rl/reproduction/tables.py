@@ -244,7 +244,7 @@ def _pendulum_facts(results: Sequence[PendulumResult]) -> dict[str, object]:
     fits = [fit for result in results for fit in result.fits.values()]
     grid_mse = {label: statistics.fmean(result.fits[label].grid_mse for result in results) for label in KERNELS}
     return dict(
-        noise_share=max(f.noise_variance / r.scales.variance for r in results for f in r.fits.values()),
+        noise_share=max(f.noise_variance / r.scale.return_variance for r in results for f in r.fits.values()),
         level=math.sqrt(statistics.fmean(f.kernel.bias for f in fits)),
         mean_value=statistics.fmean(float(result.truth.mean()) for result in results),
         returns_mse=Spread.of(result.returns_mse for result in results),
