@@ -14,7 +14,7 @@ TOLERANCE = 1e-6  # largest error of a solution
 def solve(transitions: csr_array, rewards: Array, gamma: float) -> Array:
     """Solution V of V = r + γ P V, each entry within `TOLERANCE`.
 
-    BiCGSTAB is fast and mostly works; where it does not, sweeps always do, slowly.
+    BiCGSTAB is fast. Where it fails to converge, fixed-point iterations do, slowly.
 
     Parameters
     ----------
@@ -35,7 +35,7 @@ def solve(transitions: csr_array, rewards: Array, gamma: float) -> Array:
 
     values, left = np.zeros(n), rewards
     while error_bound(left, gamma) > TOLERANCE:
-        with np.errstate(all="ignore"):  # a breakdown shows in what is left
+        with np.errstate(all="ignore"):  # a breakdown shows in the residual
             correction, _ = bicgstab(operator, left, rtol=1e-3, maxiter=200)
         trial = values + correction
         if not np.abs(residual(trial)).max() < np.abs(left).max() / 2:

@@ -16,7 +16,7 @@ from gptd_rl.checks import check_number
 from gptd_rl.types import Array
 
 _SWEEPS = 50  # evaluations of a policy before it is improved
-_CACHE_VERSION = 1  # to be raised when the dynamics or the solver change
+_CACHE_VERSION = 1  # raise when the dynamics or the solver change
 
 
 @dataclass(frozen=True, eq=False)
@@ -26,7 +26,7 @@ class OptimalPendulum:
     Parameters
     ----------
     value : GridValue
-        Optimal value function; ``agent.value(observations)``.
+        Optimal value function; `agent.value(observations)`.
     actions : ndarray of shape (n_actions, ...)
         Actions it chooses from.
     """
@@ -39,7 +39,7 @@ class OptimalPendulum:
 
         Parameters
         ----------
-        observations : array_like of shape (n, n_observation_dims)
+        observations : array-like of shape (n, n_observation_dims)
 
         Returns
         -------
@@ -63,9 +63,9 @@ class OptimalPendulum:
 
         Parameters
         ----------
-        observation : array_like of shape (n_observation_dims,) or (n, n_observation_dims)
+        observation : array-like of shape (n_observation_dims,) or (n, n_observation_dims)
         state, episode_start, deterministic
-            For agents with a memory or with dice; this one has neither.
+            Ignored; accepted for compatibility with Stable-Baselines3.
 
         Returns
         -------
@@ -92,7 +92,7 @@ def solve_pendulum(
     Parameters
     ----------
     env : PendulumSwingUp, Env or VectorEnv, optional
-        The pendulum to solve; that of ``gptd_rl/PendulumSwingUp-v0`` by default.
+        The pendulum to solve; that of `gptd_rl/PendulumSwingUp-v0` by default.
     gamma : float
         Discount, at least 0 and less than 1.
     shape : tuple of 2 ints
@@ -101,7 +101,7 @@ def solve_pendulum(
         Number of torques tried, evenly spaced, where `env` allows any.
     cache : bool
         Whether to keep the solution in the user's cache directory
-        (:func:`~gptd_rl.agents.reference.cache.cache_directory`), and look there first.
+        (`gptd_rl.agents.reference.cache.cache_directory`), and look there first.
 
     Returns
     -------
@@ -112,7 +112,7 @@ def solve_pendulum(
     At 2,000 random states of the default pendulum, the values differ from the returns of the agent's
     own rollouts by 0.01 in the median and 0.03 at the 90th percentile, while the returns go down to
     −33. Errors of several units remain along the curves where the optimal values jump: where
-    the pendulum just makes it, or just not and has to swing once more.
+    the pendulum barely reaches the goal, or barely fails and has to swing once more.
     """
     task = task_of(env)
     check_gamma(gamma)

@@ -50,7 +50,7 @@ class PendulumGrid:
     def interpolation(self, states: Array) -> csr_array:
         """Bilinear interpolation as a matrix: times values on the grid it gives values at states.
 
-        The rows of terminal states are zero, for nothing is earned from there on.
+        The rows of terminal states are zero: no reward follows.
 
         Parameters
         ----------
@@ -84,8 +84,8 @@ class GridValue:
     ----------
     grid : PendulumGrid
     values : ndarray of shape (n_points,)
-        Value of acting from each point. In the terminal region, where nobody acts, this continues
-        the values from outside, so that interpolation across its border is as good as elsewhere.
+        Value of acting from each point. In the terminal region it continues the values from outside, so that
+        interpolation across the border is as accurate as elsewhere.
     gamma : float
         Discount of the values.
     """
@@ -99,7 +99,7 @@ class GridValue:
 
         Parameters
         ----------
-        observations : array_like of shape (n, n_observation_dims)
+        observations : array-like of shape (n, n_observation_dims)
             As the environment gives them, angles or cosines and sines.
 
         Returns

@@ -17,7 +17,7 @@ from gptd_rl.envs.pendulum import PendulumSwingUp
 from gptd_rl.rollouts.policies import as_batch_policy
 from gptd_rl.types import Array
 
-_BATCH = 16_384  # observations shown to a policy at once
+_BATCH = 16_384  # observations per call of a policy
 
 
 def policy_value(
@@ -33,21 +33,21 @@ def policy_value(
 
     Parameters
     ----------
-    policy : object with ``predict``, callable, or None
-        As for :func:`gptd_rl.collect`: Stable-Baselines3's ``predict``; a callable from an
-        observation to an action, or from batch to batch if it has the attribute ``batched = True``;
-        None for random actions. Where there are torques to choose from, a callable may also give
+    policy : object with `predict`, callable, or None
+        As for `gptd_rl.collect`: Stable-Baselines3's `predict`; a callable from an
+        observation to an action, or from batch to batch if it has the attribute `batched = True`;
+        None for random actions. With discrete torques, a callable may also return
         the probability of each.
     env : PendulumSwingUp, Env or VectorEnv, optional
-        The pendulum; that of ``gptd_rl/PendulumSwingUp-v0`` by default.
+        The pendulum; that of `gptd_rl/PendulumSwingUp-v0` by default.
     gamma : float
         Discount, at least 0 and less than 1.
     shape : tuple of 2 ints
         Number of angles and speeds on the grid; the paper's by default.
     deterministic : bool
-        Passed to ``predict``. False averages over `n_samples` actions in each state.
+        Passed to `predict`. False averages over `n_samples` actions in each state.
     n_samples : int
-        Number of actions averaged over if not `deterministic`, and by None where any torque goes.
+        Number of actions averaged over if not `deterministic`, and by None where torques are continuous.
 
     Returns
     -------
@@ -71,7 +71,7 @@ def policy_value(
 
 
 def _random_choices(task: PendulumSwingUp, n: int, n_samples: int) -> Iterator[tuple[Array, NDArray[Any]]]:
-    """What a policy may do in n states that takes every action with equal probability.
+    """Probabilities and actions, in n states, of the policy that takes every action with equal probability.
 
     Yields
     ------
@@ -88,7 +88,7 @@ def _random_choices(task: PendulumSwingUp, n: int, n_samples: int) -> Iterator[t
 def _choices(
     policy: Any, task: PendulumSwingUp, points: Array, deterministic: bool, n_draws: int
 ) -> Iterator[tuple[Array, NDArray[Any]]]:
-    """What a policy may do in states of shape (n, 2), as in `_random_choices`."""
+    """Probabilities and actions of a policy in states of shape (n, 2), as in `_random_choices`."""
     n, observations = len(points), task.observe(points)
     for _ in range(n_draws):
         answers = _answers(policy, task, observations, deterministic)
@@ -102,7 +102,7 @@ def _choices(
 
 
 def _answers(policy: Any, task: PendulumSwingUp, observations: ObservationArray, deterministic: bool) -> NDArray[Any]:
-    """What a policy says to each observation, an array of shape (n, ...)."""
+    """Output of a policy for each observation, an array of shape (n, ...)."""
     answers = []
     for start in range(0, len(observations), _BATCH):
         batch = observations[start : start + _BATCH]

@@ -23,6 +23,7 @@ from gptd_rl.evaluation.fitting import Tick
 from gptd_rl.exceptions import CollectionError
 from gptd_rl.report.records import ValueFunction
 from gptd_rl.rollouts.collect import collect
+from gptd_rl.rollouts.policies import EpisodePolicy
 from gptd_rl.temporal.means import values_at
 from gptd_rl.temporal.returns import Returns
 from gptd_rl.types import Array, BoolArray, IntArray, Policy
