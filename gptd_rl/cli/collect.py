@@ -8,8 +8,6 @@ from typing import Any
 
 from gptd_rl.cli import inputs, options, outputs, terminal
 
-MAX_ENVS = 8  # stepped together
-
 EXAMPLES = """\
 gptd-rl collect --env CartPole-v1 --n-episodes 20 --gamma 0.99 --out random.npz
 gptd-rl collect --env CartPole-v1 --agent model.zip --n-transitions 10000 --gamma 0.99 --out data.npz
@@ -40,11 +38,12 @@ def run(args: argparse.Namespace) -> int:
     """Collect and write."""
     from gptd_rl.report.numbers import count
     from gptd_rl.rollouts.collect import collect
+    from gptd_rl.rollouts.environments import choose_n_envs
 
     with outputs.writing_file(args.out):
         with closing(inputs.make_env(args)) as env:
             policy = None if args.agent is None else inputs.load_policy(args.agent, env, args, args.algo)
-            n = n_envs(args.n_transitions, args.n_episodes, env.spec.max_episode_steps)
+            n = choose_n_envs(args.n_transitions, args.n_episodes, env.spec.max_episode_steps)
         with closing(inputs.make_env(args, n)) as env, inputs.collection_errors():
             data = collect(
                 env,
@@ -63,15 +62,3 @@ def run(args: argparse.Namespace) -> int:
         f"{count(data.n_segments, 'episode')}, {int(data.terminated.sum())} of them terminated"
     )
     return 0
-
-
-def n_envs(n_transitions: int | None, n_episodes: int | None, time_limit: int | None) -> int:
-    """Number of environments to step together.
-
-    Each truncates its last episode, so there is one for every two of the longest episodes, and at most one for each
-    requested episode.
-    """
-    if n_episodes is not None:
-        return min(MAX_ENVS, n_episodes)
-    assert n_transitions is not None
-    return min(MAX_ENVS, max(1, n_transitions // (2 * (time_limit or 1000))))

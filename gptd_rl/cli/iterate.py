@@ -89,14 +89,14 @@ def _actions(numbers: list[float], shape: tuple[int, ...] | None) -> Any:
 
 def results(agent: PolicyIteration, path: Path, picture: Path) -> dict[str, Any]:
     """Results for JSON."""
-    returns = agent.served_returns
+    returns = agent.incumbent_returns
     return dict(
         agent=str(path),
         picture=str(picture),
         n_transitions=agent.num_timesteps,
         n_episodes=len(agent.episodes),
-        served_return=float(returns.mean()) if len(returns) else None,
-        n_served=len(returns),
+        incumbent_return=float(returns.mean()) if len(returns) else None,
+        n_incumbent_episodes=len(returns),
         relevances=agent.relevances_.tolist(),
         scaled_relevances=(agent.relevances_ * agent.data.states.var(axis=0)).tolist(),
     )
@@ -109,16 +109,13 @@ def _print(found: dict[str, Any]) -> None:
     from gptd_rl.report.numbers import count, number
     from gptd_rl.report.summary import most_relevant
 
-    served = (
-        "no complete episode since its selection"
-        if found["served_return"] is None
-        else f"{number(found['served_return'])} over {count(found['n_served'], 'episode')} since its selection"
-    )
+    n, mean = found["n_incumbent_episodes"], found["incumbent_return"]
+    measured = "no complete episode" if mean is None else f"{number(mean)} over {count(n, 'episode')}"
     names = [f"input {i}" for i in range(len(found["scaled_relevances"]))]
     table = Table.grid(padding=(0, 2))
     for name, text in (
         ("steps", f"{found['n_transitions']}, in {count(found['n_episodes'], 'episode')}"),
-        ("return of the incumbent policy", served),
+        ("return of the incumbent policy", f"{measured} since its selection"),
         ("scaled relevances", most_relevant(names, found["scaled_relevances"])),
     ):
         table.add_row(Text(name, style="dim"), Text(text))

@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 
 import gptd_rl
-from gptd_rl.cli import collect
 from tests.cli.commands import GRID, Capture, StandIn, error_line, run
 
 
@@ -35,21 +34,6 @@ def test_collect_transitions_in_an_environment_with_arguments(tmp_path: Path, ca
     assert run("collect", "--env", "Pendulum-v1", *kwargs, "--n-transitions", 30, "--gamma", 1, "--out", out) == 0
     data = gptd_rl.Trajectories.load(out)
     assert data.n_transitions == 30 and max(data.lengths) == 8
-
-
-@pytest.mark.parametrize(
-    ("n_transitions", "n_episodes", "limit", "n"),
-    [
-        (None, 3, 500, 3),
-        (None, 30, 500, 8),
-        (999, None, 500, 1),
-        (2000, None, 500, 2),
-        (10_000, None, 200, 8),
-        (5000, None, None, 2),
-    ],
-)
-def test_n_envs(n_transitions: int | None, n_episodes: int | None, limit: int | None, n: int):
-    assert collect.n_envs(n_transitions, n_episodes, limit) == n
 
 
 @pytest.mark.parametrize("stochastic", [False, True])
