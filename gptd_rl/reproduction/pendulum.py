@@ -65,7 +65,7 @@ class PendulumFit:
     """
 
     label: str
-    kernel: Any
+    kernel: Any  # the paper's: has signal_variance, bias and metric
     noise_variance: float
     evidence: float
     seconds: float
