@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
-from gptd_rl.agents.choices import Choices
 from gptd_rl.agents.fitted_q import Fit, QFunction
 from gptd_rl.agents.history import Iteration
 from gptd_rl.agents.multiscale import MultiScale
@@ -18,6 +17,7 @@ from gptd_rl.agents.policy_pool import Episode, Trial
 from gptd_rl.agents.relevance import Selection
 from gptd_rl.agents.replay import Memory, Transitions
 from gptd_rl.data import files as archive
+from gptd_rl.rollouts.actions import ActionSet
 
 if TYPE_CHECKING:
     from gptd_rl.agents.policy_iteration import PolicyIteration
@@ -42,7 +42,7 @@ def save(agent: PolicyIteration, path: str | os.PathLike[str]) -> Path:
         counters={name: getattr(agent, name) for name in COUNTERS},
         history=[asdict(iteration) for iteration in agent.history],
         episodes=agent.episodes,
-        is_box=agent._choices.is_box,
+        is_box=agent._choices.is_continuous,
         prior_means=dict(served=served.prior_mean, newest=newest.q.prior_mean),
         fit=dict(bounds=newest.bounds, n_sweeps=newest.n_sweeps, residual=newest.residual),
         champion=dict(is_newest=champion.q is None, n_before=champion.n_before),
@@ -76,7 +76,7 @@ def load(kind: type[Agent], path: str | os.PathLike[str], env: Any) -> Agent:
         if header["format"] != FORMAT or header["version"] != VERSION:
             raise ValueError(f"it is a {header['format']} of version {header['version']}")
         agent = kind(None, candidates=arrays.get("candidates"), **header["parameters"])
-        agent._choices = Choices(arrays["choices"], header["is_box"])
+        agent._choices = ActionSet(arrays["choices"], header["is_box"])
         for name in COUNTERS:
             setattr(agent, name, int(header["counters"][name]))
         agent.history = [Iteration(**i | dict(relevances=tuple(i["relevances"]))) for i in header["history"]]

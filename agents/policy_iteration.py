@@ -16,20 +16,21 @@ from gymnasium.spaces import flatdim
 from numpy.typing import ArrayLike, NDArray
 
 from gptd_rl.agents import files as agent_files
-from gptd_rl.agents.choices import Choices
 from gptd_rl.agents.episodes import Run
 from gptd_rl.agents.fitted_q import Critic, Design, Fit, QFunction, fit_q
 from gptd_rl.agents.history import Iteration, plot_history
 from gptd_rl.agents.multiscale import MultiScale
-from gptd_rl.agents.observing import as_rows
 from gptd_rl.agents.policy_pool import Episode, Trial, Trials
 from gptd_rl.agents.relevance import Selection, select_relevances, spread
 from gptd_rl.agents.replay import Memory, Transitions
+from gptd_rl.checks import as_count
+from gptd_rl.data.spaces import as_rows
 from gptd_rl.data.trajectories import Trajectories
 from gptd_rl.estimators.gptdq import GPTDQ
 from gptd_rl.exceptions import LearningError
-from gptd_rl.rollouts.collect import checked_count, collect
-from gptd_rl.rollouts.environments import Source, Step, open_source
+from gptd_rl.rollouts.actions import ActionSet
+from gptd_rl.rollouts.collect import collect
+from gptd_rl.rollouts.environments import EnvAdapter, Step, open_adapter
 from gptd_rl.sb3.logging import Callback, Progress, as_callback, make_logger
 from gptd_rl.types import Array
 
@@ -106,8 +107,8 @@ class PolicyIteration:
         self.seed = int(np.random.SeedSequence().generate_state(1)[0] >> 1) if seed is None else int(seed)
         self.candidates = None if candidates is None else np.asarray(candidates)
         self.critic = Critic(float(noise_share), float(action_correlation))
-        self.subset_size = checked_count(subset_size, "subset_size")
-        self.refit_every = checked_count(refit_every, "refit_every")
+        self.subset_size = as_count(subset_size, "subset_size")
+        self.refit_every = as_count(refit_every, "refit_every")
         self.reselect, self.tensorboard_log, self.verbose = reselect, tensorboard_log, verbose
         self.history: list[Iteration] = []
         self.episodes: list[tuple[int, float]] = []
@@ -121,7 +122,7 @@ class PolicyIteration:
         self._n_selected = self._n_fitted = 0  # transitions there were at the last selection, and improvement
         self._logger: Any = None
         self._logger_is_given = False
-        self._choices: Choices | None = None
+        self._choices: ActionSet | None = None
         self.observation_space: Any = None
         self.action_space: Any = None
         self.set_env(env)
@@ -136,8 +137,8 @@ class PolicyIteration:
             except Exception as error:
                 raise ValueError(f"cannot make environment {env!r}: {error}") from error
         if env is not None:
-            with open_source(env) as source:
-                choices = Choices.of(source.action_space, self.candidates)
+            with open_adapter(env) as source:
+                choices = ActionSet.from_space(source.action_space, self.candidates)
                 if self._choices is not None and choices.n != self._choices.n:
                     raise ValueError(
                         f"the environment has {choices.n} actions, but the agent learnt with {self._choices.n}."
@@ -204,13 +205,13 @@ class PolicyIteration:
         """
         if self.env is None:
             raise ValueError("there is no environment to learn in: give one to PolicyIteration, set_env or load.")
-        total_timesteps = checked_count(total_timesteps, "total_timesteps")
+        total_timesteps = as_count(total_timesteps, "total_timesteps")
         wanted = callback is not None or self.tensorboard_log is not None or self.verbose
         if wanted and not self._logger_is_given:
             self._logger = make_logger(self.verbose, self.tensorboard_log, tb_log_name, reset_num_timesteps)
         self.num_timesteps = 0 if reset_num_timesteps else self.num_timesteps
         told = as_callback(callback, self)
-        with open_source(self.env) as source, Progress(progress_bar, total_timesteps) as advance:
+        with open_adapter(self.env) as source, Progress(progress_bar, total_timesteps) as advance:
             goal = self.num_timesteps + total_timesteps
             told.on_training_start(dict(total_timesteps=goal, tb_log_name=tb_log_name, self=self), {})
             told.on_rollout_start()
@@ -241,16 +242,16 @@ class PolicyIteration:
         if data.actions is None:
             raise ValueError("the data have no actions: Q needs to know what was done.")
         left = np.setdiff1d(np.arange(len(data)), data.last)
-        choices = self._choices or Choices.of_data(data.actions[left], self.candidates)
+        choices = self._choices or ActionSet.from_data(data.actions[left], self.candidates)
         numbers = np.zeros(len(data), dtype=np.int64)
-        numbers[left] = choices.numbers(data.actions[left])
+        numbers[left] = choices.indices(data.actions[left])
         self._remember(Transitions.of(data, numbers, self._n_runs))
         self._choices = choices
         self._n_runs += 1
         self._improve(select=True)
         return self
 
-    def _roll(self, source: Source, goal: int, told: Callback, log_interval: int, advance: Any) -> None:
+    def _roll(self, source: EnvAdapter, goal: int, told: Callback, log_interval: int, advance: Any) -> None:
         """Step through the environments until `goal`, improving on the way."""
         with self._blaming_the_environment():
             states = np.array(source.flatten(source.reset(self._env_seed())), dtype=np.float64)
@@ -530,7 +531,7 @@ class PolicyIteration:
         """
         if self._memory is None or self._choices is None:
             raise ValueError("the agent has not seen anything yet: call learn first.")
-        if self._choices.is_box:
+        if self._choices.is_continuous:
             actions: NDArray[Any] = self._choices.actions
             options.setdefault("candidates", actions)
         else:

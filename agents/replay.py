@@ -75,8 +75,8 @@ class Transitions:
         """What a step from `states` brought in each environment; they are the runs from `first_run` on."""
         ended = step.terminated | step.truncated
         reached = np.array(step.states, dtype=np.float64)
-        if step.finals is not None:
-            reached[ended] = step.finals
+        if step.final_states is not None:
+            reached[ended] = step.final_states
         rewards = np.array(step.rewards, dtype=np.float64)
         return cls(states, actions, rewards, reached, step.terminated, ended, first_run + np.arange(len(rewards)))
 

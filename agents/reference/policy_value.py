@@ -13,7 +13,7 @@ from gptd_rl.agents.reference.bellman import check_gamma, solve
 from gptd_rl.agents.reference.grid import GridValue, Pendulum, PendulumGrid, task_of
 from gptd_rl.envs.dynamics import FloatArray, Observations, check_number, checked_actions
 from gptd_rl.envs.pendulum import PendulumSwingUp
-from gptd_rl.rollouts.policies import as_act
+from gptd_rl.rollouts.policies import as_batch_policy
 
 _BATCH = 16_384  # observations shown to a policy at once
 
@@ -104,7 +104,7 @@ def _answers(policy: Any, task: PendulumSwingUp, observations: Observations, det
     answers = []
     for start in range(0, len(observations), _BATCH):
         batch = observations[start : start + _BATCH]
-        act = as_act(
+        act = as_batch_policy(
             policy,
             observation_space=task.observation_space,
             action_space=task.action_space,

@@ -17,36 +17,14 @@ from gymnasium import Space, spaces
 from gymnasium.envs.registration import EnvSpec
 from numpy.typing import NDArray
 
+from gptd_rl.data.record import SegmentedData
 from gptd_rl.data.spaces import describe, flatten, require_flat, unflatten
-from gptd_rl.data.trajectories import Trajectories
 
 LONGEST = 32_768  # states; Minari 0.5 reads longer Arrow episodes wrongly, without a word
 
 
-def from_minari(dataset: Any, gamma: float | None = None) -> Trajectories:
-    """Read a Minari dataset.
-
-    Parameters
-    ----------
-    dataset : minari.MinariDataset or str
-        A dataset, or the id of one on this computer.
-    gamma : float, optional
-        Discount of every step. May be left out if the dataset was written by this package, and keeps discounts.
-
-    Returns
-    -------
-    trajectories : Trajectories
-        A segment per episode, with observations flattened as by `gymnasium.spaces.flatten`. An episode that has both
-        flags set terminated; one that has none is truncated.
-    """
-    minari = import_minari()
-    dataset = minari.load_dataset(dataset) if isinstance(dataset, str) else dataset
-    require_flat(dataset.observation_space)
-    return Trajectories.from_episodes(_read_episodes(dataset, gamma), gamma)
-
-
-def to_minari(
-    trajectories: Trajectories,
+def write_dataset(
+    data: SegmentedData,
     dataset_id: str,
     *,
     env: str | EnvSpec | gym.Env[Any, Any] | None = None,
@@ -59,7 +37,7 @@ def to_minari(
 
     Parameters
     ----------
-    trajectories : Trajectories
+    data : Trajectories
         With actions.
     dataset_id : str
         Such as ``"pendulum/random-v0"``; must not exist yet.
@@ -79,7 +57,7 @@ def to_minari(
     dataset : minari.MinariDataset
     """
     minari = import_minari()
-    if trajectories.actions is None:
+    if data.actions is None:
         raise ValueError("Minari episodes have actions, but these trajectories have none.")
     if env is not None:
         made = gym.make(env) if isinstance(env, str | EnvSpec) else env
@@ -88,13 +66,13 @@ def to_minari(
         if made is not env:
             made.close()
         env = made.spec
-    observation_space = observation_space or vectors(trajectories.n_dims)
-    action_space = action_space or _space_of(trajectories.actions)
+    observation_space = observation_space or vectors(data.states.shape[1])
+    action_space = action_space or _space_of(data.actions)
     if data_format is None:
-        data_format = "arrow" if trajectories.lengths.max() <= LONGEST else "hdf5"
+        data_format = "arrow" if data.lengths.max() <= LONGEST else "hdf5"
     partial = begin_dataset(dataset_id, observation_space, action_space, env, data_format, metadata)
     try:
-        open_storage(partial).update_episodes(to_buffers(trajectories, observation_space, action_space))
+        open_storage(partial).update_episodes(to_buffers(data, observation_space, action_space))
         finish_dataset(partial, dataset_id)
     except BaseException:
         shutil.rmtree(partial)
@@ -105,7 +83,14 @@ def to_minari(
 # ------------------------------------------------------------------------------------------- episodes
 
 
-def _read_episodes(dataset: Any, gamma: float | None) -> Iterator[dict[str, Any]]:
+def read_episodes(dataset: Any, gamma: float | None = None) -> Iterator[dict[str, Any]]:
+    """Yield the episodes of a dataset or of the one with this id, as `Trajectories.from_episodes` takes them.
+
+    Discounts that this package wrote are used unless `gamma` is given.
+    """
+    minari = import_minari()
+    dataset = minari.load_dataset(dataset) if isinstance(dataset, str) else dataset
+    require_flat(dataset.observation_space)
     accounts = dataset.storage.get_episode_metadata(dataset.episode_indices)
     for episode, account in zip(dataset.iterate_episodes(), accounts, strict=True):
         if len(episode.rewards) != account["total_steps"]:
@@ -124,7 +109,7 @@ def _read_episodes(dataset: Any, gamma: float | None) -> Iterator[dict[str, Any]
         )
 
 
-def to_buffers(data: Trajectories, observation_space: Space[Any], action_space: Space[Any]) -> list[Any]:
+def to_buffers(data: SegmentedData, observation_space: Space[Any], action_space: Space[Any]) -> list[Any]:
     """Turn segments into Minari's buffers."""
     from minari.data_collector import EpisodeBuffer
 

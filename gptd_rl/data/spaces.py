@@ -1,4 +1,4 @@
-"""Observations as rows of numbers and back, for whole batches; and which actions a space holds."""
+"""Observations of a Gymnasium space as rows of numbers and back, in batches."""
 
 from __future__ import annotations
 
@@ -11,11 +11,13 @@ import numpy as np
 from gymnasium import Space, spaces
 from numpy.typing import NDArray
 
+from gptd_rl.types import Array
+
 Numbers = NDArray[Any]  # integers or floats
 
 
 def require_flat(space: Space[Any]) -> None:
-    """Refuse observation spaces whose elements make no sensible row of numbers."""
+    """Refuse observation spaces that cannot be flattened into state variables, such as images."""
     if isinstance(space, (spaces.Dict, spaces.Tuple)):
         for part in _parts(space):
             require_flat(part)
@@ -35,7 +37,7 @@ def require_flat(space: Space[Any]) -> None:
 
 
 def flattener(space: Space[Any]) -> Callable[[Any], Numbers]:
-    """Give the function that flattens batches; nothing is to be done for vectors."""
+    """The function that flattens batches of observations; the identity for vectors."""
     if isinstance(space, spaces.Box) and len(space.shape) == 1:
         return lambda batch: batch
     return partial(flatten, space)
@@ -49,12 +51,12 @@ def flatten(space: Space[Any], batch: Any) -> Numbers:
     space : gymnasium.Space
         The space of *one* observation.
     batch : array of shape (n, ...), or dict or tuple of such
-        Batched the way vector environments batch.
+        Batched as by vector environments.
 
     Returns
     -------
     states : ndarray of shape (n, n_dims)
-        Discrete values one-hot, everything else as it is.
+        Discrete values are one-hot, others unchanged.
     """
     if isinstance(space, spaces.Dict):
         parts = [flatten(part, batch[key]) for key, part in space.spaces.items()]
@@ -69,11 +71,11 @@ def flatten(space: Space[Any], batch: Any) -> Numbers:
         hot = [_one_hot(d, n) for d, n in zip(digits.T, space.nvec.flat, strict=True)]
         return np.concatenate(hot, axis=1)
     rows = np.asarray(batch)
-    return rows.reshape(len(rows), math.prod(rows.shape[1:]))  # also if there are none
+    return rows.reshape(len(rows), math.prod(rows.shape[1:]))  # also without rows
 
 
 def unflatten(space: Space[Any], states: Numbers) -> Any:
-    """Turn states of shape (n, n_dims) back into a batch of observations; `flatten` undone."""
+    """Turn states of shape (n, n_dims) back into a batch of observations: the inverse of `flatten`."""
     if isinstance(space, (spaces.Dict, spaces.Tuple)):
         parts = _parts(space)
         edges = np.cumsum([spaces.flatdim(part) for part in parts])[:-1]
@@ -92,7 +94,7 @@ def unflatten(space: Space[Any], states: Numbers) -> Any:
 
 
 def stack(space: Space[Any], rows: Sequence[Any], like: Any = None) -> Any:
-    """Batch single observations, in the dtypes of `like` (another batch) or else of the space."""
+    """Batch single observations, with the dtypes of `like` (another batch) or else of the space."""
     if isinstance(space, spaces.Dict):
         return {
             key: stack(part, [row[key] for row in rows], None if like is None else like[key])
@@ -107,7 +109,7 @@ def stack(space: Space[Any], rows: Sequence[Any], like: Any = None) -> Any:
 
 
 def row(space: Space[Any], batch: Any, index: int) -> Any:
-    """Return one observation of a batch."""
+    """One observation of a batch."""
     if isinstance(space, spaces.Dict):
         return {key: row(part, batch[key], index) for key, part in space.spaces.items()}
     if isinstance(space, spaces.Tuple):
@@ -115,77 +117,42 @@ def row(space: Space[Any], batch: Any, index: int) -> Any:
     return batch[index]
 
 
-class ActionCheck:
-    """Tells whether a batch of actions lies in a space.
+def as_rows(space: Space[Any], observation: Any) -> tuple[Array, bool]:
+    """One observation, or a batch of them, as states.
 
     Parameters
     ----------
     space : gymnasium.Space
-        The space of one action: Box, Discrete, MultiDiscrete or MultiBinary.
-    n_envs : int
-        Number of actions in a batch.
+        The space of one observation.
+    observation : observation or batch of observations
+
+    Returns
+    -------
+    states : ndarray of shape (n, n_dims)
+    is_single : bool
+        Whether it was one observation.
     """
-
-    def __init__(self, space: Space[Any], n_envs: int) -> None:
-        low: Any
-        high: Any
-        if isinstance(space, spaces.Box):
-            low, high = space.low, space.high
-        elif isinstance(space, spaces.Discrete):
-            low, high = int(space.start), int(space.start + space.n - 1)
-        elif isinstance(space, spaces.MultiDiscrete):
-            low, high = space.start, space.start + space.nvec - 1
-        elif isinstance(space, spaces.MultiBinary):
-            low, high = 0, 1
-        else:
-            raise ValueError(
-                f"actions from {describe(space)} are not supported: expected Box, Discrete, "
-                "MultiDiscrete or MultiBinary."
-            )
-        self.space = space
-        self.dtype: np.dtype[Any] = np.dtype(space.dtype)
-        self.real = np.issubdtype(self.dtype, np.floating)
-        self.low, self.high = low, high
-        self.shape = (n_envs, *_shape(space))
-
-    def example(self) -> NDArray[Any]:
-        """Give a batch of zeros."""
-        return np.zeros(self.shape, dtype=self.dtype)
-
-    def __call__(self, actions: Any) -> NDArray[Any]:
-        """Turn actions into an array of the space's dtype; refuse a wrong shape or kind of number.
-
-        Whether they lie in the space is left to `outside`, unless the dtype could not tell any more.
-        """
-        given = np.asarray(actions)
-        if given.dtype == self.dtype and given.shape == self.shape:
-            return given
-        if given.shape != self.shape or given.dtype.kind not in ("iuf" if self.real else "iu"):
-            raise ValueError(
-                f"it returned actions of shape {given.shape} and type {given.dtype}; "
-                f"expected shape {self.shape} for {describe(self.space)}"
-            )
-        if not self.real:
-            for env in np.argwhere(self.outside(given))[:1, 0].tolist():
-                raise OutsideSpace(self.complain(given[env]), env)
-        return given.astype(self.dtype)
-
-    def outside(self, actions: NDArray[Any]) -> NDArray[np.bool_]:
-        """Which numbers lie outside their bounds, NaN included; as many as there are in `actions`."""
-        inside: NDArray[np.bool_] = (actions >= self.low) & (actions <= self.high)
-        return ~inside
-
-    def complain(self, action: Any) -> str:
-        """Say that an action is not in the space."""
-        return f"action {action} is outside {describe(self.space)}"
+    is_single = _is_single(space, observation)
+    batch = _as_batch(observation) if is_single else observation
+    return np.asarray(flatten(space, batch), dtype=np.float64), is_single
 
 
-class OutsideSpace(ValueError):
-    """An action is not in its space."""
+def _is_single(space: Space[Any], observation: Any) -> bool:
+    if isinstance(space, spaces.Dict):
+        key, part = next(iter(space.spaces.items()))
+        return _is_single(part, observation[key])
+    if isinstance(space, spaces.Tuple):
+        return _is_single(space.spaces[0], observation[0])
+    return np.ndim(observation) == len(space.shape or ())
 
-    def __init__(self, message: str, env: int) -> None:
-        super().__init__(message)
-        self.env = env
+
+def _as_batch(observation: Any) -> Any:
+    """A batch of one observation."""
+    if isinstance(observation, dict):
+        return {key: _as_batch(part) for key, part in observation.items()}
+    if isinstance(observation, tuple):
+        return tuple(_as_batch(part) for part in observation)
+    return np.asarray(observation)[np.newaxis]
 
 
 def _one_hot(values: NDArray[Any], n: int) -> Numbers:

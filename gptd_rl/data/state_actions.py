@@ -1,16 +1,16 @@
-"""Trajectories of states and actions as trajectories of pairs [x, a], on which Q is what V is on states.
+"""Trajectories of states and actions as trajectories of pairs [x, a], so that Q of pairs is learnt like V of states.
 
-A run of the policy to be evaluated is a run of pairs: ``r = Q(x, a) − γQ(x', a')`` with a' the action that the policy
-takes next. What is known of a segment's end decides how it ends as a run of pairs:
+A run of the evaluated policy is a run of pairs: ``r = Q(x, a) − γQ(x', a')`` with a' the policy's next action. The end
+of a segment decides how the run of pairs ends:
 
-- **terminated**: the terminal state is worth 0 whatever one does there. It becomes a pair for each action, all of them
-  pinned to 0, one behind the other with discount 0. A continuous action has no such list: the last one taken has to do.
-- **truncated**: nobody logged what the policy would do in the last state. If the policy is at hand, it is asked; if
-  not, the pair before it is the last one.
+- **terminated**: Q(x_L, ·) = 0. The terminal state becomes one pair per action, each with a row Q(x_L, a) = 0 and
+  discount 0 (*terminal rows*). Continuous actions cannot be listed, so the last action taken is used.
+- **truncated**: the policy's action in the last state was not recorded. If the policy is given, it is queried there;
+  otherwise the run ends at the pair before.
 
-Under *another* policy than the one that logged the data, the pair behind (x, a) is (x', π(x')), which is no longer the
-one that the log goes on with. There the segment is cut: one piece ends, truncated, in (x', π(x')); the next begins in
-(x', a'). H is block diagonal over pieces as it is over segments, so nothing else changes.
+Under *another* policy than the one that made the data, the pair (x', π(x')) follows (x, a), which may differ from the
+recorded one. There the segment is cut: one piece ends, truncated, in (x', π(x')); the next starts in (x', a'). H is
+block diagonal over pieces as over segments.
 """
 
 from __future__ import annotations
@@ -21,22 +21,24 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from gptd_rl.data.action_types import Box, Discrete
+from gptd_rl.data.actions import ContinuousActions, DiscreteActions
 from gptd_rl.data.trajectories import Trajectories
-from gptd_rl.types import Array
+from gptd_rl.types import Array, BoolArray, IntArray, Policy
 
 
-def pair_up(data: Trajectories, actions: Discrete | Box, policy: Any = None) -> Trajectories | None:
+def to_state_actions(
+    data: Trajectories, actions: DiscreteActions | ContinuousActions, policy: Policy = None
+) -> Trajectories | None:
     """Turn trajectories with actions into trajectories of pairs; None if no transition is left.
 
     Parameters
     ----------
     data : Trajectories
         With actions.
-    actions : Discrete or Box
-        How actions stand in a pair.
+    actions : DiscreteActions or ContinuousActions
+        Encoding of the actions.
     policy : object with `predict`, or callable, optional
-        The policy to evaluate. None: the one that logged the data.
+        The policy to evaluate. None: the one that made the data.
 
     Returns
     -------
@@ -52,31 +54,16 @@ def pair_up(data: Trajectories, actions: Discrete | Box, policy: Any = None) -> 
     if (data.lengths < 2).all():
         return None
     data = data[data.lengths > 1]
-    is_first, is_last, is_terminal = _places(data)
     taken = np.zeros((len(data), actions.n_columns))
-    taken[~is_last] = actions.encode(np.asarray(data.actions)[~is_last])
-    i = np.flatnonzero(~is_last)
-    before_the_end = is_last[i + 1]
-    # r = Q(x, a) − γQ(x', a'): nothing follows if x' is terminal.
-    logged = _Rows(i, taken[i], data.rewards[i], np.where(is_terminal[i + 1], 0.0, data.discounts[i]))
-    ends = np.flatnonzero(is_terminal)
-    pinned = actions.at_the_end(taken[ends - 1])  # [n_ends, n_pinned, n_columns]
-    n_pinned = pinned.shape[1]
-    pins = _Rows.silent(np.repeat(ends, n_pinned), pinned.reshape(-1, actions.n_columns))
-    pins.ends[n_pinned - 1 :: n_pinned] = True
-    pins.terminated[:] = True
+    taken[data.has_transition] = actions.encode(np.asarray(data.actions)[data.has_transition])
+    logged, terminal = _logged_pairs(data, taken), _terminal_rows(data, actions, taken)
     if policy is None:
-        logged.end_at(before_the_end & ~is_terminal[i + 1])
-        return _put_together(data, [logged, pins])
-    asked = np.flatnonzero(~is_first & ~is_terminal)
-    chosen = actions.encode(ask(policy, data.states[asked]))
-    differs = is_last[asked] | ~actions.same(chosen, taken[asked])
-    cuts = _Rows.silent(asked[differs], chosen[differs])
-    cuts.ends[:] = True
-    return _put_together(data, [cuts, logged, pins])
+        _end_before_truncation(data, logged)
+        return _join(data, [logged, terminal])
+    return _join(data, [_policy_ends(data, actions, taken, policy), logged, terminal])
 
 
-def ask(policy: Any, states: Array) -> NDArray[Any]:
+def query_policy(policy: Policy, states: Array) -> NDArray[Any]:
     """Actions of a policy in many states, of shape (n_states, …).
 
     Parameters
@@ -88,8 +75,8 @@ def ask(policy: Any, states: Array) -> NDArray[Any]:
     """
     if not len(states):
         return np.zeros(0, dtype=np.int64)
-    if hasattr(policy, "predict"):
-        answer = policy.predict(states, deterministic=True)
+    if policy is not None and hasattr(policy, "predict"):
+        answer: Any = policy.predict(states, deterministic=True)
         if not (isinstance(answer, tuple) and len(answer) == 2):
             raise TypeError(
                 f"predict must return (actions, state), as in Stable-Baselines3; got {type(answer).__name__}."
@@ -107,40 +94,71 @@ def ask(policy: Any, states: Array) -> NDArray[Any]:
     return actions
 
 
-def _places(data: Trajectories) -> tuple[NDArray[np.bool_], NDArray[np.bool_], NDArray[np.bool_]]:
-    """Which states are the first of a segment, the last of one, terminal."""
-    masks = np.zeros((3, len(data)), dtype=bool)
-    masks[0, data.starts] = masks[1, data.last] = masks[2, data.last[data.terminated]] = True
-    return masks[0], masks[1], masks[2]
-
-
 @dataclass(eq=False)
-class _Rows:
-    """Some rows of the result, with the state that each comes from."""
+class _Pairs:
+    """Some of the pairs, in any order of the states they come from."""
 
-    states: NDArray[np.int64]  # where they stand in the data
+    states: IntArray  # index of the state in the data
     actions: Array  # [n, n_columns]
     rewards: Array
     discounts: Array
-
-    def __post_init__(self) -> None:
-        self.ends = np.zeros(len(self.states), dtype=bool)  # whether a piece ends here
-        self.terminated = np.zeros(len(self.states), dtype=bool)
+    ends: BoolArray  # whether a piece ends with this pair
+    terminated: BoolArray
 
     @classmethod
-    def silent(cls, states: NDArray[np.int64], actions: Array) -> _Rows:
-        """Rows that nothing follows."""
-        return cls(states, actions, np.zeros(len(states)), np.zeros(len(states)))
-
-    def end_at(self, here: NDArray[np.bool_]) -> None:
-        """Cut pieces off here: what was paid on leaving is not known to belong to anything."""
-        self.ends |= here
-        self.rewards = np.where(here, 0.0, self.rewards)
-        self.discounts = np.where(here, 0.0, self.discounts)
+    def final(cls, states: IntArray, actions: Array, ends: BoolArray, terminated: bool) -> _Pairs:
+        """Pairs that nothing follows."""
+        nothing = np.zeros(len(states))
+        return cls(states, actions, nothing, nothing, ends, np.full(len(states), terminated))
 
 
-def _put_together(data: Trajectories, groups: list[_Rows]) -> Trajectories | None:
-    """Rows in the order of the data; of one state, those of earlier groups come first. Pieces without a row go."""
+def _is_terminal(data: Trajectories) -> BoolArray:
+    terminal = np.zeros(len(data), dtype=bool)
+    terminal[data.last[data.terminated]] = True
+    return terminal
+
+
+def _logged_pairs(data: Trajectories, taken: Array) -> _Pairs:
+    """The recorded pairs: r = Q(x, a) − γQ(x', a'), where nothing follows if x' is terminal."""
+    i = np.flatnonzero(data.has_transition)
+    discounts = np.where(_is_terminal(data)[i + 1], 0.0, data.discounts[i])
+    no = np.zeros(len(i), dtype=bool)
+    return _Pairs(i, taken[i], data.rewards[i], discounts, no, no)
+
+
+def _terminal_rows(data: Trajectories, actions: DiscreteActions | ContinuousActions, taken: Array) -> _Pairs:
+    """Q(x_L, a) = 0 in every terminal state; a segment ends with the last of its terminal rows."""
+    ends = data.last[data.terminated]
+    columns = actions.terminal_actions(taken[ends - 1])  # [n_ends, n_rows_each, n_columns]
+    n_each = columns.shape[1]
+    is_last = np.tile(np.arange(n_each) == n_each - 1, len(ends))
+    return _Pairs.final(np.repeat(ends, n_each), columns.reshape(-1, actions.n_columns), is_last, terminated=True)
+
+
+def _end_before_truncation(data: Trajectories, logged: _Pairs) -> None:
+    """End truncated segments at their last recorded pair, whose successor is unknown: its reward is dropped."""
+    following = logged.states + 1
+    here = ~data.has_transition[following] & ~_is_terminal(data)[following]
+    logged.ends = logged.ends | here
+    logged.rewards = np.where(here, 0.0, logged.rewards)
+    logged.discounts = np.where(here, 0.0, logged.discounts)
+
+
+def _policy_ends(
+    data: Trajectories, actions: DiscreteActions | ContinuousActions, taken: Array, policy: Policy
+) -> _Pairs:
+    """Pairs (x', π(x')) that end a piece: in truncated states, and where π differs from the recorded action."""
+    queried = ~_is_terminal(data)
+    queried[data.starts] = False
+    i = np.flatnonzero(queried)
+    chosen = actions.encode(query_policy(policy, data.states[i]))
+    differs = ~data.has_transition[i] | ~actions.equal(chosen, taken[i])
+    n = int(differs.sum())
+    return _Pairs.final(i[differs], chosen[differs], np.ones(n, dtype=bool), terminated=False)
+
+
+def _join(data: Trajectories, groups: list[_Pairs]) -> Trajectories | None:
+    """Pairs in the order of the data, and of the groups within one state; pieces without a row are left out."""
 
     def all_of(name: str) -> NDArray[Any]:
         return np.concatenate([getattr(group, name) for group in groups])[order]
@@ -156,7 +174,7 @@ def _put_together(data: Trajectories, groups: list[_Rows]) -> Trajectories | Non
         terminated=terminated,
         actions=None,
     )
-    has_transition = terminated | (lengths > 1)
-    if has_transition.all():
+    has_rows = terminated | (lengths > 1)
+    if has_rows.all():
         return pieces
-    return pieces[has_transition] if has_transition.any() else None
+    return pieces[has_rows] if has_rows.any() else None

@@ -9,12 +9,12 @@ from typing import Any
 
 import numpy as np
 
+from gptd_rl.checks import as_count, as_discount
 from gptd_rl.evaluation.environments import open_environment
 from gptd_rl.evaluation.evaluate import evaluate_agent
 from gptd_rl.evaluation.random_state import preserved_random_state
 from gptd_rl.evaluation.results import Evaluation
 from gptd_rl.exceptions import EvaluationWarning
-from gptd_rl.rollouts.collect import checked_count, checked_discount
 from gptd_rl.sb3.policies import NormalizedPolicy
 from gptd_rl.types import EnvLike
 
@@ -86,14 +86,14 @@ class GPTDEvalCallback(BaseCallback):
     ) -> None:
         super().__init__(verbose)
         self.eval_env = eval_env.venv if isinstance(eval_env, VecNormalize) else eval_env
-        self.eval_freq = checked_count(eval_freq, "eval_freq")
+        self.eval_freq = as_count(eval_freq, "eval_freq")
         self.options: dict[str, Any] = dict(
-            n_transitions=checked_count(n_transitions, "n_transitions"),
-            gamma=gamma if gamma is None else checked_discount(gamma),
+            n_transitions=as_count(n_transitions, "n_transitions"),
+            gamma=gamma if gamma is None else as_discount(gamma),
             deterministic=deterministic,
             seed=seed,
-            n_episodes=checked_count(n_episodes, "n_episodes"),
-            n_states=checked_count(n_states, "n_states"),
+            n_episodes=as_count(n_episodes, "n_episodes"),
+            n_states=as_count(n_states, "n_states"),
             analyse_inputs=False,
         )
         self.evaluations: list[dict[str, float]] = []

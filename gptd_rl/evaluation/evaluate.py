@@ -12,12 +12,13 @@ from typing import Any
 import numpy as np
 from scipy.special import stdtrit
 
+from gptd_rl.checks import as_count, as_discount
 from gptd_rl.data.trajectories import Trajectories
 from gptd_rl.estimators.conformal import Calibrated, Values
 from gptd_rl.evaluation.environments import Environment, open_environment
 from gptd_rl.evaluation.fitting import Tick, fit
 from gptd_rl.evaluation.ground_truth import GroundTruth, collect_ground_truth
-from gptd_rl.evaluation.off_policy import StatePolicy, compare_policies, fit_target
+from gptd_rl.evaluation.off_policy import compare_policies, fit_target
 from gptd_rl.evaluation.random_state import seeded
 from gptd_rl.evaluation.results import Evaluation
 from gptd_rl.evaluation.scoring import check, disagreements
@@ -32,7 +33,8 @@ from gptd_rl.report.records import (
     Timing,
     ValueFunction,
 )
-from gptd_rl.rollouts.collect import checked_count, checked_discount, collect
+from gptd_rl.rollouts.collect import collect
+from gptd_rl.rollouts.policies import StatePolicy
 from gptd_rl.sb3.critics import critic_name, critic_of
 from gptd_rl.sb3.policies import NormalizedPolicy, check_spaces
 from gptd_rl.types import Array, EnvLike, Policy
@@ -111,8 +113,8 @@ def evaluate_agent(
     """
     tell = progress or (lambda stage, done, total: None)
     seed = operator.index(seed)
-    n_transitions = checked_count(n_transitions, "n_transitions")
-    n_episodes, n_states = checked_count(n_episodes, "n_episodes"), checked_count(n_states, "n_states")
+    n_transitions = as_count(n_transitions, "n_transitions")
+    n_episodes, n_states = as_count(n_episodes, "n_episodes"), as_count(n_states, "n_states")
     with seeded(seed, agent), open_environment(env, agent, n_transitions) as (opened, policy):
         run = _Run.of(opened, policy, target, gamma, deterministic, seed)
         times = [time.perf_counter()]
@@ -156,7 +158,7 @@ class _Run:
     ) -> _Run:
         subject = policy if target is None else _normalized_like(policy, target)
         check_spaces(subject, env)
-        gamma = checked_discount(getattr(policy, "gamma", 0.99) if gamma is None else gamma)
+        gamma = as_discount(getattr(policy, "gamma", 0.99) if gamma is None else gamma)
         # A target policy is evaluated by its most likely actions: sampled ones would differ at each query.
         return cls(env, policy, subject, gamma, deterministic, deterministic or target is not None, seed)
 

@@ -23,7 +23,7 @@ from gptd_rl.evaluation.fitting import Tick
 from gptd_rl.exceptions import CollectionError
 from gptd_rl.report.records import ValueFunction
 from gptd_rl.rollouts.collect import collect
-from gptd_rl.rollouts.policies import as_act
+from gptd_rl.rollouts.policies import EpisodePolicy
 from gptd_rl.temporal.means import values_at
 from gptd_rl.temporal.returns import Returns
 from gptd_rl.types import Array, BoolArray, IntArray, Policy
@@ -145,31 +145,6 @@ class StartStates:
     observations: list[Any]
 
 
-class BatchActor:
-    """A policy that acts in several environments at a time, some of which have stopped."""
-
-    def __init__(self, env: gym.Env[Any, Any], policy: Policy, n: int, seed: int, deterministic: bool) -> None:
-        self.space = env.observation_space
-        self.act = as_act(
-            policy,
-            observation_space=env.observation_space,
-            action_space=env.action_space,
-            n_envs=n,
-            seed=seed,
-            deterministic=deterministic,
-        )
-        self.starting = np.ones(n, dtype=bool)
-
-    def __call__(self, observations: list[Any], active: BoolArray) -> Any:
-        """One action for each observation."""
-        try:
-            actions = self.act(stack(self.space, observations), self.starting, active)
-        except Exception as error:
-            raise CollectionError(f"the policy failed: {type(error).__name__}: {error}") from error
-        self.starting = np.zeros_like(self.starting)
-        return actions
-
-
 def step(env: gym.Env[Any, Any], action: Any) -> tuple[Any, float, bool, bool]:
     """Observation, reward, and whether the episode terminated or was truncated."""
     try:
@@ -187,7 +162,8 @@ def sample_start_states(
     rng = np.random.default_rng(seed)
     envs = [copy.deepcopy(env) for _ in range(n_episodes)]
     observations = [e.reset(seed=seed + i)[0] for i, e in enumerate(envs)]
-    act = BatchActor(env, policy, n_episodes, seed, deterministic)
+    spaces = env.observation_space, env.action_space
+    act = EpisodePolicy(policy, *spaces, n_episodes, seed=seed, deterministic=deterministic)
     returns, lengths = np.zeros(n_episodes), np.zeros(n_episodes, dtype=np.int64)
     kept: list[tuple[int, gym.Env[Any, Any], Any]] = []
     running, n_seen = np.ones(n_episodes, dtype=bool), 0
@@ -275,7 +251,8 @@ class _Rollouts:
         """Returns of shape (m,)."""
         envs = [reseeded_copy(env, [seed, i]) for i, env in enumerate(self.starts.copies)]
         observations, n = list(self.starts.observations), len(envs)
-        act = BatchActor(envs[0], self.policy, n, seed, self.deterministic)
+        spaces = envs[0].observation_space, envs[0].action_space
+        act = EpisodePolicy(self.policy, *spaces, n, seed=seed, deterministic=self.deterministic)
         returns, running, cut = np.zeros(n), np.ones(n, dtype=bool), np.zeros(n)
         for t in range(horizon):
             actions = act(observations, running)

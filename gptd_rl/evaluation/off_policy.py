@@ -6,43 +6,20 @@ from typing import Any
 
 import numpy as np
 from gymnasium import Space, spaces
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
-from gptd_rl.data.spaces import unflatten
-from gptd_rl.data.trajectories import Trajectories, as_states
+from gptd_rl.checks import as_states
+from gptd_rl.data.trajectories import Trajectories
 from gptd_rl.estimators.gptdq import GPTDQ
 from gptd_rl.evaluation.fitting import contiguous_sample, model_selection
 from gptd_rl.report.records import OffPolicy, Relevance
-from gptd_rl.rollouts.policies import as_act
-from gptd_rl.types import Array, Policy
+from gptd_rl.rollouts.policies import StatePolicy
+from gptd_rl.types import Array
 
 N_FITTED = 3000  # states, at most
 N_COMPARED = 2000  # states, at most
 DIFFERENT = 0.1  # difference of continuous actions that counts, as a share of the range
 NEGLIGIBLE = 0.02  # share of different actions without a warning
-
-
-class StatePolicy:
-    """A policy as a function of flattened states: its most likely actions there."""
-
-    batched = True
-
-    def __init__(self, policy: Policy, observation_space: Space[Any], action_space: Space[Any]) -> None:
-        self.policy, self.space, self.action_space = policy, observation_space, action_space
-
-    def __call__(self, states: ArrayLike) -> NDArray[Any]:
-        """The most likely actions in states of shape (m, n_dims)."""
-        x = np.asarray(states)
-        everywhere = np.ones(len(x), dtype=bool)
-        act = as_act(
-            self.policy,
-            observation_space=self.space,
-            action_space=self.action_space,
-            n_envs=len(x),
-            seed=0,
-            deterministic=True,
-        )
-        return np.asarray(act(unflatten(self.space, x), everywhere, everywhere))
 
 
 class TargetValue:

@@ -13,7 +13,8 @@ import numpy as np
 from numpy.typing import ArrayLike
 from scipy.optimize import nnls
 
-from gptd_rl.data.trajectories import Trajectories, as_states
+from gptd_rl.checks import as_states
+from gptd_rl.data.trajectories import Trajectories
 from gptd_rl.estimators.conformal import Learner, Values, cross_val_predict, folds
 from gptd_rl.estimators.gptd import GPTD
 from gptd_rl.temporal.means import subtract_mean

@@ -1,12 +1,11 @@
 """Exact GPTD: the posterior over values and the evidence of the rewards.
 
-With the observations ``y = FᵀV + ε`` everything follows from one matrix, ``S = FᵀKF + σ²I``. It is built, factored,
+With the targets ``y = FᵀV + ε`` everything follows from one matrix, ``S = FᵀKF + σ²I``. It is built, factored,
 and inverted in one buffer; its inverse, less an outer product, is the gradient of the evidence with respect to S.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import reduce
 from operator import add
@@ -14,114 +13,89 @@ from operator import add
 import numpy as np
 
 from gptd_rl import linalg
-from gptd_rl.inference.model import NOISE, Model, pack_gradient
-from gptd_rl.temporal.targets import Targets
+from gptd_rl.data.trajectories import Trajectories
+from gptd_rl.inference.model import Model
+from gptd_rl.inference.posterior import Evidence, in_chunks, sample_gaussian
+from gptd_rl.temporal.targets import Targets, build_targets
 from gptd_rl.types import Array
 
-# States predicted at a time: bounds the memory of a prediction to CHUNK·n.
-CHUNK = 512
 
-
-@dataclass(frozen=True)
-class Evidence:
-    """The log marginal likelihood log p(r | states, θ) of the rewards, and its two opposing parts (paper eq. 3.1)."""
-
-    complexity: float  # ½ log det Q
-    data_fit: float  # ½ rᵀQ⁻¹r
-    n_rows: float  # number of rewards, the mean of it over several parts
-
-    @property
-    def log_likelihood(self) -> float:
-        """−(complexity + data fit + ½·rows·log 2π)."""
-        return -(self.complexity + self.data_fit + 0.5 * self.n_rows * np.log(2.0 * np.pi))
-
-    @classmethod
-    def mean(cls, each: Sequence[Evidence]) -> Evidence:
-        """Average over several parts of the data."""
-        complexity, fit, n_rows = np.mean([(e.complexity, e.data_fit, e.n_rows) for e in each], axis=0)
-        return cls(float(complexity), float(fit), float(n_rows))
-
-    def __add__(self, other: Evidence) -> Evidence:
-        """Of independent data."""
-        return Evidence(self.complexity + other.complexity, self.data_fit + other.data_fit, self.n_rows + other.n_rows)
-
-
-def covariance(model: Model, seen: Targets, scratch: Array | None = None) -> Array:
+def covariance(model: Model, targets: Targets, scratch: Array | None = None) -> Array:
     """Lower triangle of S = FᵀKF + σ²I, of shape (q, q); in `scratch`, of shape (u, u), where that can be."""
-    S = seen.operator.project_covariance(model.kernel.lower(seen.states, scratch))
+    S = targets.operator.project_covariance(model.kernel.lower(targets.states, scratch))
     S = np.ascontiguousarray(S)
     S.flat[:: len(S) + 1] += model.noise_variance
     return S
 
 
-def factorise(model: Model, seen: Targets, scratch: Array | None = None) -> Array:
+def factorise(model: Model, targets: Targets, scratch: Array | None = None) -> Array:
     """Cholesky factor of S, of shape (q, q)."""
-    parts = seen.parts(model.kernel)
+    parts = targets.parts(model.kernel)
     if len(parts) == 1:
-        return linalg.cholesky(lambda: covariance(model, seen, scratch))
-    L = np.zeros((len(seen.targets), len(seen.targets)))
+        return linalg.cholesky(lambda: covariance(model, targets, scratch))
+    L = np.zeros((len(targets.y), len(targets.y)))
     for rows, part in parts:
         L[np.ix_(rows, rows)] = factorise(model, part)
     return L
 
 
-def evidence(model: Model, seen: Targets, scratch: Array | None = None) -> Evidence:
+def evidence(model: Model, targets: Targets, scratch: Array | None = None) -> Evidence:
     """Log marginal likelihood of the rewards."""
-    return reduce(add, (_solve(model, part, _room(scratch, part))[0] for _, part in seen.parts(model.kernel)))
+    return reduce(add, (_solve(model, part, _fitting(scratch, part))[0] for _, part in targets.parts(model.kernel)))
 
 
-def evidence_and_gradient(model: Model, seen: Targets, scratch: Array | None = None) -> tuple[Evidence, Array]:
+def evidence_and_gradient(model: Model, targets: Targets, scratch: Array | None = None) -> tuple[Evidence, Array]:
     """Log marginal likelihood, and the gradient of *minus* it with respect to θ."""
     values, gradients = [], []
-    for _, part in seen.parts(model.kernel):
-        value, L, w = _solve(model, part, _room(scratch, part))
+    for _, part in targets.parts(model.kernel):
+        value, L, w = _solve(model, part, _fitting(scratch, part))
         # ∂(−log p)/∂S = ½(S⁻¹ − wwᵀ)
         A = linalg.add_outer_in_place(linalg.inverse_in_place(L), -1.0, w)
-        # The within_visit_ss and the left-over rows see the noise only.
-        left_over = part.n_merged_rows - part.within_visit_ss / model.noise_variance
+        # Merged rows depend on the noise only.
+        merged = part.n_merged_rows - part.within_visit_ss / model.noise_variance
         values.append(value)
-        gradients.append(0.5 * gradient(model, part, A, left_over))
+        gradients.append(0.5 * gradient(model, part, A, merged))
     return reduce(add, values), np.sum(gradients, axis=0)
 
 
-def _solve(model: Model, seen: Targets, scratch: Array | None) -> tuple[Evidence, Array, Array]:
+def _solve(model: Model, targets: Targets, scratch: Array | None) -> tuple[Evidence, Array, Array]:
     """Evidence, the factor of S and w = S⁻¹y, of shape (q,)."""
-    L = factorise(model, seen, scratch)
-    w = linalg.solve(L, seen.targets)
-    return _evidence(model, seen, L, w), L, w
+    L = factorise(model, targets, scratch)
+    w = linalg.solve(L, targets.y)
+    return _evidence(model, targets, L, w), L, w
 
 
-def _room(scratch: Array | None, part: Targets) -> Array | None:
+def _fitting(scratch: Array | None, part: Targets) -> Array | None:
     """As much of `scratch` as a part needs."""
     u = len(part.states)
     return scratch if scratch is None or len(scratch) == u else scratch.reshape(-1)[: u * u].reshape(u, u)
 
 
-def gradient(model: Model, seen: Targets, A: Array, beside: float = 0.0) -> Array:
-    """∂L/∂θ from A = ∂L/∂S (lower triangle, overwritten); `beside` is what ∂L/∂log σ² gets apart from S."""
-    noise = model.noise_variance * float(np.trace(A)) + beside
-    by_value = seen.operator.pull_back(A)  # ∂L/∂K = F A Fᵀ  [u, u]
-    return pack_gradient(model.kernel.contract_lower(by_value, seen.states), noise)
+def gradient(model: Model, targets: Targets, A: Array, extra: float = 0.0) -> Array:
+    """∂L/∂θ from A = ∂L/∂S (lower triangle, overwritten); `extra` is what ∂L/∂log σ² has beside it."""
+    noise = model.noise_variance * float(np.trace(A)) + extra
+    by_value = targets.operator.pull_back(A)  # ∂L/∂K = F A Fᵀ  [u, u]
+    return model.pack_gradient(model.kernel.contract_lower(by_value, targets.states), noise)
 
 
-def fisher_information(model: Model, seen: Targets, step: float = 1e-4) -> Array:
+def fisher_information(model: Model, targets: Targets, step: float = 1e-4) -> Array:
     """Expected curvature of −log p(r) at θ, of shape (P, P): ½ tr(S⁻¹ ∂S/∂θ_i S⁻¹ ∂S/∂θ_j).
 
     One ∂S/∂θ_i at a time, by central differences; contracting it gives a whole row. Meant for small samples: it
     steers an optimiser, so its own error does not matter.
     """
-    inverse = linalg.symmetrise_in_place(linalg.inverse_in_place(factorise(model, seen)))
+    inverse = linalg.symmetrise_in_place(linalg.inverse_in_place(factorise(model, targets)))
     rows = []
     for i, value in enumerate(model.theta):
         if not np.isfinite(value):
             rows.append(np.zeros(len(model.theta)))
             continue
         ahead, behind = (_moved(model, i, sign * step) for sign in (1.0, -1.0))
-        derivative = (covariance(ahead, seen) - covariance(behind, seen)) / (2.0 * step)
+        derivative = (covariance(ahead, targets) - covariance(behind, targets)) / (2.0 * step)
         derivative = linalg.symmetrise_in_place(derivative)
-        rows.append(gradient(model, seen, 0.5 * (inverse @ derivative @ inverse)))
+        rows.append(gradient(model, targets, 0.5 * (inverse @ derivative @ inverse)))
     information = np.array(rows)
-    information[NOISE, NOISE] += 0.5 * seen.n_merged_rows
+    information[model.noise_index, model.noise_index] += 0.5 * targets.n_merged_rows
     return 0.5 * (information + information.T)
 
 
@@ -131,94 +105,100 @@ def _moved(model: Model, i: int, step: float) -> Model:
     return model.with_theta(theta)
 
 
-def _evidence(model: Model, seen: Targets, L: Array, w: Array) -> Evidence:
+def _evidence(model: Model, targets: Targets, L: Array, w: Array) -> Evidence:
     noise = model.noise_variance
-    log_det = linalg.log_det(L) + seen.n_merged_rows * np.log(noise)
-    fit = float(seen.targets @ w) + seen.within_visit_ss / noise
-    return Evidence(0.5 * log_det + seen.log_jacobian, 0.5 * fit, seen.n_rows)
+    log_det = linalg.log_det(L) + targets.n_merged_rows * np.log(noise)
+    fit = float(targets.y @ w) + targets.within_visit_ss / noise
+    return Evidence(0.5 * log_det + targets.log_jacobian, 0.5 * fit, targets.n_rows)
 
 
 @dataclass(frozen=True, eq=False)
-class Posterior:
-    """What the rewards say about values: paper eqs. (9) and (10), and an interval with the noise as it really is."""
+class ExactPosterior:
+    """Paper eqs. (9) and (10), and an interval with the noise as it is in a Markov chain."""
 
     model: Model
-    seen: Targets
+    targets: Targets
     L: Array  # factor of S  [q, q]
     weights: Array  # α = F S⁻¹ y  [u]
     squared_errors: Array  # δ_t², squared TD errors of the posterior mean  [n]
 
-    @classmethod
-    def condition(cls, model: Model, seen: Targets) -> Posterior:
-        """Condition the prior `model` on the rewards `seen`."""
-        L = factorise(model, seen)
-        weights = seen.operator.matvec(linalg.solve(L, seen.targets))
-        mean = _mean(model, seen, weights, seen.states)
-        at_visits = mean if seen.visits is None else mean[seen.visits]
-        # δ = r − H V̂
-        errors = np.where(seen.H.has_row, seen.data.rewards, 0.0) - seen.H.apply(at_visits)
-        return cls(model, seen, L, weights, errors**2)
+    inducing_points = None  # all states are in use
 
-    subset = None  # every state stands for itself
+    @classmethod
+    def condition(cls, model: Model, targets: Targets) -> ExactPosterior:
+        """Condition the prior `model` on the targets."""
+        L = factorise(model, targets)
+        weights = targets.operator.matvec(linalg.solve(L, targets.y))
+        mean = _mean(model, targets, weights, targets.states)
+        at_visits = mean if targets.visits is None else mean[targets.visits]
+        # δ = r − H V̂
+        errors = np.where(targets.H.has_row, targets.data.rewards, 0.0) - targets.H.apply(at_visits)
+        return cls(model, targets, L, weights, errors**2)
+
+    def condition_on(self, data: Trajectories) -> ExactPosterior:
+        """The posterior given further segments, θ as it is."""
+        return ExactPosterior.condition(self.model, build_targets(self.targets.data + data, self.targets.noise))
 
     def evidence(self, model: Model) -> Evidence:
         """Log marginal likelihood of the rewards under `model`, which is the one conditioned on up to its noise."""
         if model.noise_variance != self.model.noise_variance:
-            return evidence(model, self.seen)
-        return _evidence(model, self.seen, self.L, linalg.solve(self.L, self.seen.targets))
+            return evidence(model, self.targets)
+        return _evidence(model, self.targets, self.L, linalg.solve(self.L, self.targets.y))
 
     def mean(self, states: Array) -> Array:
         """Posterior mean of V, of shape (m,)."""
-        return _mean(self.model, self.seen, self.weights, states)
+        return _mean(self.model, self.targets, self.weights, states)
 
     def variance(self, states: Array) -> Array:
-        """Posterior variance of V under the noise model as it stands, of shape (m,)."""
+        """Posterior variance of V under the noise model, of shape (m,)."""
         return in_chunks(lambda x: self._variance(x)[0], states)
+
+    def interval_variance(self, states: Array) -> Array:
+        """Variance of the error of the posterior mean with the noise of a Markov chain, of shape (m,).
+
+        The residuals of returns share their future noise; the TD errors δ_t do not. With u the weight of each reward in
+        the mean, the sampling noise is Σ_t δ_t² u_t². It takes the place of σ²‖g‖², the noise of independent residuals.
+        The result is never below `variance`.
+        """
+        return in_chunks(self._interval_variance, states)
 
     def covariance(self, states: Array) -> Array:
         """Posterior covariance of V between all pairs of states, of shape (m, m)."""
-        K = self.model.kernel(states)
-        half = linalg.half_solve(self.L, self.seen.operator.rmatvec(self.model.kernel(self.seen.states, states)))
+        K, half = self.model.kernel(states), self._half(states)
         # paper eq. (10) for pairs: k(x, x') − k(x)ᵀF S⁻¹ Fᵀk(x')
         covariance = K - half.T @ half
-        # What the subtraction leaves uncertain, as in `_variance`.
+        # The rounding error of the subtraction, as in `_variance`.
         resolution = K.diagonal() * np.finfo(np.float64).eps * max(len(self.L), len(K))
         covariance.flat[:: len(K) + 1] += resolution
         return covariance
 
-    def martingale_variance(self, states: Array) -> Array:
-        """Variance of the error of the posterior mean when the noise is what it is in a Markov chain, of shape (m,).
+    def sample(self, states: Array, n: int, rng: np.random.Generator) -> Array:
+        """Joint posterior samples, of shape (n, m)."""
+        return sample_gaussian(self.mean(states), self.covariance(states), n, rng)
 
-        The returns' residuals share their future noise; the TD errors δ_t do not. With u the weight of each reward in
-        the mean, the sampling noise is Σ_t δ_t² u_t². It takes the place of σ²‖g‖², what independent residuals would
-        add.
-        """
-        return in_chunks(self._martingale_variance, states)
+    def _half(self, states: Array) -> Array:
+        """L⁻¹Fᵀk*, of shape (q, m); distances are centred on the data, so that no state depends on its batch."""
+        return linalg.half_solve(
+            self.L, self.targets.operator.rmatvec(self.model.kernel(states, self.targets.states).T.copy())
+        )
 
     def _variance(self, states: Array) -> tuple[Array, Array]:
         prior = self.model.kernel.diagonal(states)
-        f = self.seen.operator.rmatvec(self.model.kernel(self.seen.states, states))  # Fᵀk*  [q, m]
-        half = linalg.half_solve(self.L, f)
+        half = self._half(states)
         # paper eq. (10): k** − k*ᵀF S⁻¹ Fᵀk*
         variance = prior - np.einsum("qm,qm->m", half, half)
-        # Below this the subtraction is rounding, and claims of more certainty would be made up.
+        # Below this the subtraction is rounding.
         resolution = prior * np.finfo(np.float64).eps * len(self.L)
         return np.maximum(variance, resolution), half
 
-    def _martingale_variance(self, states: Array) -> Array:
+    def _interval_variance(self, states: Array) -> Array:
         variance, half = self._variance(states)
         g = linalg.half_solve_transposed(self.L, half)  # S⁻¹Fᵀk*  [q, m]
-        u = self.seen.reward_weights(g)  # [n, m]
-        prior_left_open = variance - self.model.noise_variance * np.einsum("qm,qm->m", g, g)
-        return np.maximum(prior_left_open, 0.0) + self.squared_errors @ (u * u)
+        u = self.targets.reward_weights(g)  # [n, m]
+        prior_part = variance - self.model.noise_variance * np.einsum("qm,qm->m", g, g)
+        return np.maximum(np.maximum(prior_part, 0.0) + self.squared_errors @ (u * u), variance)
 
 
-def _mean(model: Model, seen: Targets, weights: Array, states: Array) -> Array:
+def _mean(model: Model, targets: Targets, weights: Array, states: Array) -> Array:
     # paper eq. (9): k*ᵀα
-    return in_chunks(lambda x: model.kernel(x, seen.states) @ weights, states)
-
-
-def in_chunks(function: Callable[[Array], Array], states: Array) -> Array:
-    """`function` of each state, a chunk of states at a time, of shape (m,)."""
-    parts = [function(states[i : i + CHUNK]) for i in range(0, len(states), CHUNK)]
-    return np.concatenate([np.zeros(0), *parts])
+    return in_chunks(lambda x: model.kernel(x, targets.states) @ weights, states)

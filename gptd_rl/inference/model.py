@@ -5,21 +5,18 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 import numpy as np
-from numpy.typing import NDArray
 
-from gptd_rl.kernels.stationary import SquaredExponential
-from gptd_rl.types import Array
-
-NOISE = 2  # its place in θ, behind v₀ and b
+from gptd_rl.kernels import Kernel
+from gptd_rl.types import Array, BoolArray
 
 
 @dataclass(frozen=True, eq=False)
 class Model:
-    """A Gaussian process for V and the variance of what disturbs it.
+    """A Gaussian process for V and the variance of the noise.
 
     Parameters
     ----------
-    kernel : SquaredExponential
+    kernel : Kernel
         The prior covariance of the value function.
     noise_variance : float
         σ², of the noise σ²HHᵀ or σ²I.
@@ -27,42 +24,45 @@ class Model:
         Whether model selection must leave σ² alone.
     """
 
-    kernel: SquaredExponential
+    kernel: Kernel
     noise_variance: float
     noise_is_fixed: bool = False
 
     @property
+    def noise_index(self) -> int:
+        """Place of log σ² in θ, behind the amplitudes of the kernel."""
+        return self.kernel.n_amplitudes
+
+    @property
     def theta(self) -> Array:
-        """[log v₀, log b, log σ², metric…]."""
-        return np.insert(self.kernel.theta, NOISE, np.log(self.noise_variance))
+        """[amplitudes, log σ², other parameters of the kernel]; for the paper's kernels v₀, b, σ², metric."""
+        return np.insert(self.kernel.theta, self.noise_index, np.log(self.noise_variance))
 
     @property
     def parameter_names(self) -> tuple[str, ...]:
         """Names of the entries of `theta`."""
         names = self.kernel.parameter_names
-        return (*names[:NOISE], "noise", *names[NOISE:])
+        return (*names[: self.noise_index], "noise", *names[self.noise_index :])
 
     @property
-    def is_log(self) -> NDArray[np.bool_]:
+    def is_log(self) -> BoolArray:
         """Which entries of `theta` are logarithms."""
-        return np.insert(self.kernel.is_log, NOISE, True)
+        return np.insert(self.kernel.is_log, self.noise_index, True)
 
     @property
-    def is_free(self) -> NDArray[np.bool_]:
+    def is_free(self) -> BoolArray:
         """Which entries of `theta` selection may move."""
-        held = self.kernel.fixed | ({"noise"} if self.noise_is_fixed else set())
-        return np.array([name not in held for name in self.parameter_names]) & np.isfinite(self.theta)
+        return np.insert(self.kernel.is_free, self.noise_index, not self.noise_is_fixed)
 
     def with_theta(self, theta: Array) -> Model:
         """Return the same model with other parameters."""
-        kernel = self.kernel.with_theta(np.delete(theta, NOISE))
-        return replace(self, kernel=kernel, noise_variance=float(np.exp(theta[NOISE])))
+        kernel = self.kernel.with_theta(np.delete(theta, self.noise_index))
+        return replace(self, kernel=kernel, noise_variance=float(np.exp(theta[self.noise_index])))
 
     def with_noise(self, noise_variance: float) -> Model:
         """Return the same model with another noise variance."""
         return replace(self, noise_variance=noise_variance)
 
-
-def pack_gradient(kernel_gradient: Array, noise_gradient: float) -> Array:
-    """Put the parts of ∂L/∂θ into the order of θ."""
-    return np.insert(kernel_gradient, NOISE, noise_gradient)
+    def pack_gradient(self, kernel_gradient: Array, noise_gradient: float) -> Array:
+        """Put the parts of ∂L/∂θ into the order of θ."""
+        return np.insert(kernel_gradient, self.noise_index, noise_gradient)

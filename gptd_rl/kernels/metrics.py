@@ -8,12 +8,13 @@ becomes one with respect to θ (`pull_back`).
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Protocol, Self
+from typing import Any, Protocol, Self
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from gptd_rl.types import Array
+from gptd_rl.kernels.scale import DataScale, ParameterSpace
+from gptd_rl.types import Array, IntArray
 
 
 class Metric(Protocol):
@@ -63,6 +64,32 @@ class Metric(Protocol):
         """Return the same metric with other parameters."""
         ...
 
+    @property
+    def label(self) -> str:
+        """The paper's name of the variant."""
+        ...
+
+    @property
+    def rank(self) -> int:
+        """Number of directions beside the inputs themselves."""
+        ...
+
+    def space(self, scale: DataScale) -> ParameterSpace:
+        """Bounds and units of the parameters for data of this scale."""
+        ...
+
+    def initial(self, scale: DataScale, relevance: float, rng: np.random.Generator) -> Self:
+        """The same metric, in which states one standard deviation apart have d² = `relevance`."""
+        ...
+
+    def grow(self, column: Array) -> FactorAnalysis:
+        """The metric with one more direction."""
+        ...
+
+    def take_inputs(self, inputs: IntArray) -> Self:
+        """The metric of some of the inputs."""
+        ...
+
     def whiten(self, states: Array) -> Array:
         """Coordinates in which d² is the ordinary squared distance."""
         ...
@@ -70,6 +97,13 @@ class Metric(Protocol):
     def pull_back(self, gradient: Array) -> Array:
         """Turn ∂L/∂Ω into ∂L/∂θ."""
         ...
+
+
+# A relevance below this, per variance of its input, bends the value function so little that its effect is linear.
+LINEAR_BELOW = 1e-2
+
+# Relevances to consider, in units of 1/variance of an input.
+SMALLEST, LARGEST = 1e-8, 1e4
 
 
 class _Spectrum:
@@ -139,6 +173,33 @@ class Isotropic(_Spectrum):
         """Return the same metric with other parameters."""
         return Isotropic(float(np.exp(theta[0])), self.n_dims)
 
+    @property
+    def label(self) -> str:
+        """The paper's variant I."""
+        return "isotropic"
+
+    @property
+    def rank(self) -> int:
+        """No directions."""
+        return 0
+
+    def space(self, scale: DataScale) -> ParameterSpace:
+        """H by the largest and the smallest spread of an input."""
+        variances = scale.input_std**2
+        return ParameterSpace.log(SMALLEST / variances.max(), LARGEST / variances.min())
+
+    def initial(self, scale: DataScale, relevance: float, rng: np.random.Generator) -> Isotropic:
+        """Geometric mean of what `ARD` would guess."""
+        return Isotropic(float(np.exp(np.log(_guess(scale, relevance)).mean())), self.n_dims)
+
+    def grow(self, column: Array) -> FactorAnalysis:
+        """The metric with one direction."""
+        return FactorAnalysis(self.relevances, column)
+
+    def take_inputs(self, inputs: IntArray) -> Isotropic:
+        """The metric of some of the inputs."""
+        return Isotropic(self.h, len(inputs))
+
     def whiten(self, states: Array) -> Array:
         """Coordinates in which d² is the ordinary squared distance."""
         return np.sqrt(self.h) * states
@@ -193,6 +254,32 @@ class ARD(_Spectrum):
     def with_theta(self, theta: Array) -> ARD:
         """Return the same metric with other parameters."""
         return ARD(np.exp(theta))
+
+    @property
+    def label(self) -> str:
+        """The paper's variant II."""
+        return "ard"
+
+    @property
+    def rank(self) -> int:
+        """No directions."""
+        return 0
+
+    def space(self, scale: DataScale) -> ParameterSpace:
+        """Relevances by the spread of each input; linear where they are small."""
+        return _relevance_space(scale)
+
+    def initial(self, scale: DataScale, relevance: float, rng: np.random.Generator) -> ARD:
+        """Every input alike, in units of its spread."""
+        return ARD(_guess(scale, relevance))
+
+    def grow(self, column: Array) -> FactorAnalysis:
+        """The metric with one direction."""
+        return FactorAnalysis(self.a, column)
+
+    def take_inputs(self, inputs: IntArray) -> ARD:
+        """The metric of some of the inputs."""
+        return ARD(self.a[inputs])
 
     def whiten(self, states: Array) -> Array:
         """Coordinates in which d² is the ordinary squared distance."""
@@ -267,6 +354,31 @@ class FactorAnalysis(_Spectrum):
         d = self.n_dims
         return FactorAnalysis(np.exp(theta[:d]), np.reshape(theta[d:], (self.rank, d)).T)
 
+    @property
+    def label(self) -> str:
+        """The paper's variant III."""
+        return "factor"
+
+    def space(self, scale: DataScale) -> ParameterSpace:
+        """Relevances as in `ARD`; loadings in units of 1/std of their input."""
+        limit = np.tile(np.where(scale.is_constant, 0.0, 100.0) / scale.input_std, self.rank)
+        unit = np.tile(1.0 / scale.input_std, self.rank)
+        return _relevance_space(scale) + ParameterSpace(-limit, limit, unit, np.full(len(limit), np.nan))
+
+    def initial(self, scale: DataScale, relevance: float, rng: np.random.Generator) -> FactorAnalysis:
+        """Random orthogonal directions, and a tenth of what `ARD` would guess."""
+        directions = np.linalg.qr(rng.normal(size=(self.n_dims, self.rank)))[0]
+        loadings = directions * np.sqrt(relevance) / scale.input_std[:, None]
+        return FactorAnalysis(0.1 * _guess(scale, relevance), loadings)
+
+    def grow(self, column: Array) -> FactorAnalysis:
+        """The metric with one more direction."""
+        return FactorAnalysis(self.a, np.column_stack([self.loadings, column]))
+
+    def take_inputs(self, inputs: IntArray) -> FactorAnalysis:
+        """The metric of some of the inputs."""
+        return FactorAnalysis(self.a[inputs], self.loadings[inputs])
+
     def whiten(self, states: Array) -> Array:
         """Coordinates (n_dims + rank of them) in which d² is the ordinary squared distance."""
         return np.hstack([states * np.sqrt(self.a), states @ self.loadings])
@@ -274,6 +386,44 @@ class FactorAnalysis(_Spectrum):
     def pull_back(self, gradient: Array) -> Array:
         """∂L/∂log a_ν = a_ν·[∂L/∂Ω]_νν and ∂L/∂M = 2·(∂L/∂Ω)·M."""
         return np.concatenate([self.a * np.diag(gradient), (2.0 * gradient @ self.loadings).T.ravel()])
+
+
+def _guess(scale: DataScale, relevance: float) -> Array:
+    """Relevances with d² = `relevance` between states one standard deviation apart, of shape (n_dims,)."""
+    return np.where(scale.is_constant, SMALLEST, relevance / len(scale.input_std)) / scale.input_std**2
+
+
+def _relevance_space(scale: DataScale) -> ParameterSpace:
+    """Bounds of log a₁ … log a_D."""
+    variances = scale.input_std**2
+    lower, upper = np.log(SMALLEST / variances), np.log(np.where(scale.is_constant, SMALLEST, LARGEST) / variances)
+    return ParameterSpace(lower, upper, np.ones(len(lower)), np.log(LINEAR_BELOW / variances))
+
+
+def describe_metric(metric: Metric) -> dict[str, Any]:
+    """A metric of this module as plain numbers and strings."""
+    name = type(metric).__name__
+    if _CLASSES.get(name) is not type(metric):
+        raise TypeError(f"metric class {name} is not one of {', '.join(_CLASSES)}, so it cannot be saved.")
+    return dict(type=name, n_dims=metric.n_dims, rank=metric.rank, theta=[_to_json(t) for t in metric.theta])
+
+
+def build_metric(description: dict[str, Any]) -> Metric:
+    """The metric that `describe_metric` described."""
+    D, rank = int(description["n_dims"]), int(description["rank"])
+    templates: dict[str, Metric] = dict(
+        Isotropic=Isotropic(1.0, D), ARD=ARD(np.ones(D)), FactorAnalysis=FactorAnalysis(np.ones(D), np.ones((D, rank)))
+    )
+    return templates[description["type"]].with_theta(
+        np.array([-np.inf if t is None else t for t in description["theta"]], dtype=np.float64)
+    )
+
+
+def _to_json(value: float) -> float | None:
+    return None if np.isneginf(value) else float(value)
+
+
+_CLASSES = dict(Isotropic=Isotropic, ARD=ARD, FactorAnalysis=FactorAnalysis)
 
 
 def _log(values: Array) -> Array:

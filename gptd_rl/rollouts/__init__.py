@@ -1,6 +1,6 @@
-"""How trajectories are sampled: every kind of environment and policy as one, episode ends kept apart, Minari too.
+"""Rollouts of any policy in any environment, as `Trajectories` or as a Minari dataset.
 
-`gptd_rl.collect` is the way in. Below it, in this order: `spaces` (observations and actions as arrays), `policies`
-(any policy as one batched function), `sources` (any environment as one batched step), `recording` and `faults` (what
-was seen, and what was wrong with it), `rollouts` (the loop), `minari_io` and `streaming` (datasets on disk).
+`collect` and `streaming` are what users call. They rest on `policies` (any policy as one batched function), `actions`
+(actions of a space), `environments` (any environment as one batched step), `recorder` and `validation` (steps in
+arrays, and checks of them), and `rollout` (the loop).
 """

@@ -1,9 +1,8 @@
-"""Every kind of environment as one: batched steps in which no episode end is lost or made up.
+"""Any environment behind one interface: batched steps that report every episode end and the true final state.
 
-A *source* hides how an environment batches, restarts and reports ends. Each step says what the
-policy sees next and, for the episodes that ended, the true final state. Where a vector environment
-spends an extra step on restarting (`AutoresetMode.NEXT_STEP`), `restart_steps` is 1, and whoever
-counts steps leaves that one out.
+An `EnvAdapter` hides how an environment batches, restarts and reports ends. Each step returns the observations that the
+policy sees next and, for the episodes that ended, the final states. Where a vector environment uses an extra step to
+restart (`AutoresetMode.NEXT_STEP`), `restart_steps` is 1, and that step is no transition.
 """
 
 from __future__ import annotations
@@ -21,23 +20,27 @@ from gymnasium.envs.registration import EnvSpec
 from gymnasium.vector import AutoresetMode, VectorEnv
 from numpy.typing import NDArray
 
-from gptd_rl.data.spaces import ActionCheck, Numbers, flattener, require_flat, stack
+from gptd_rl.data.spaces import Numbers, flattener, require_flat, stack
 from gptd_rl.exceptions import CollectionError
-from gptd_rl.types import BoolArray
+from gptd_rl.rollouts.actions import ActionCheck
+from gptd_rl.types import BoolArray, EnvLike
+
+MAX_ENVS = 8  # environments stepped together
+DEFAULT_TIME_LIMIT = 1000  # steps, for environments without a registered one
 
 
 class Step(NamedTuple):
-    """What one batched step brought."""
+    """Result of one batched step."""
 
-    observations: Any  # what the policy sees next
+    observations: Any  # that the policy sees next
     states: Numbers  # the same, flattened  [n_envs, n_dims]
     rewards: Numbers  # [n_envs]
     terminated: BoolArray  # [n_envs]
     truncated: BoolArray  # [n_envs]
-    finals: Numbers | None  # true final states of episodes that ended, unless in `states`  [k, …]
+    final_states: Numbers | None  # of the episodes that ended, unless in `states`  [k, n_dims]
 
 
-class Source(ABC):
+class EnvAdapter(ABC):
     """Environments stepped together.
 
     Parameters
@@ -48,7 +51,7 @@ class Source(ABC):
     """
 
     restart_steps = 0  # batched steps between an end and the first step of the next episode
-    spec: EnvSpec | None = None  # how to make one such environment, if known
+    spec: EnvSpec | None = None  # specification of one environment, if known
 
     def __init__(self, n_envs: int, observation_space: Space[Any], action_space: Space[Any]) -> None:
         try:
@@ -69,7 +72,7 @@ class Source(ABC):
         """Act everywhere; ended episodes start again by themselves."""
 
 
-class SingleEnv(Source):
+class SingleEnvAdapter(EnvAdapter):
     """One `gymnasium.Env`, as a batch of one."""
 
     def __init__(self, env: gym.Env[Any, Any]) -> None:
@@ -77,16 +80,16 @@ class SingleEnv(Source):
         self.env, self.spec = env, env.spec
 
     def reset(self, seed: int | None) -> Any:
-        """See `Source`."""
+        """See `EnvAdapter`."""
         return stack(self.observation_space, [self.env.reset(seed=seed)[0]])
 
     def step(self, actions: NDArray[Any]) -> Step:
-        """See `Source`."""
+        """See `EnvAdapter`."""
         observation, reward, terminated, truncated, _ = self.env.step(actions[0])
         observations = stack(self.observation_space, [observation])
-        states, finals = self.flatten(observations), None
+        states, final_states = self.flatten(observations), None
         if terminated or truncated:
-            observations, finals = self.reset(None), states
+            observations, final_states = self.reset(None), states
             states = self.flatten(observations)
         return Step(
             observations,
@@ -94,11 +97,11 @@ class SingleEnv(Source):
             np.array([reward], dtype=np.float64),
             np.array([terminated], dtype=bool),
             np.array([truncated], dtype=bool),
-            finals,
+            final_states,
         )
 
 
-class Vector(Source):
+class VectorEnvAdapter(EnvAdapter):
     """A `gymnasium.vector.VectorEnv`; each autoreset mode is a subclass."""
 
     def __init__(self, env: VectorEnv[Any, Any, Any]) -> None:
@@ -106,28 +109,28 @@ class Vector(Source):
         self.env = env
 
     def reset(self, seed: int | None) -> Any:
-        """See `Source`."""
+        """See `EnvAdapter`."""
         return self.env.reset(seed=seed)[0]
 
 
-class NextStepVector(Vector):
+class NextStepAdapter(VectorEnvAdapter):
     """The step after an end restarts the episode; its action is ignored and it is no transition."""
 
     restart_steps = 1
 
     def step(self, actions: NDArray[Any]) -> Step:
-        """See `Source`."""
+        """See `EnvAdapter`."""
         observations, rewards, terminated, truncated, _ = self.env.step(actions)
         return Step(observations, self.flatten(observations), rewards, terminated, truncated, None)
 
 
-class SameStepVector(Vector):
+class SameStepAdapter(VectorEnvAdapter):
     """The step that ends an episode returns the first observation of the next one."""
 
     def step(self, actions: NDArray[Any]) -> Step:
-        """See `Source`."""
+        """See `EnvAdapter`."""
         observations, rewards, terminated, truncated, infos = self.env.step(actions)
-        states, finals = self.flatten(observations), None
+        states, final_states = self.flatten(observations), None
         if (done := terminated | truncated).any():
             if "final_obs" not in infos:
                 raise CollectionError(
@@ -135,64 +138,68 @@ class SameStepVector(Vector):
                     "which episodes ended are lost."
                 )
             rows = [infos["final_obs"][i] for i in np.flatnonzero(done)]
-            finals = self.flatten(stack(self.observation_space, rows, like=observations))
-        return Step(observations, states, rewards, terminated, truncated, finals)
+            final_states = self.flatten(stack(self.observation_space, rows, like=observations))
+        return Step(observations, states, rewards, terminated, truncated, final_states)
 
 
-class DisabledVector(Vector):
+class DisabledAutoresetAdapter(VectorEnvAdapter):
     """Ended episodes wait until they are reset one by one."""
 
     def step(self, actions: NDArray[Any]) -> Step:
-        """See `Source`."""
+        """See `EnvAdapter`."""
         observations, rewards, terminated, truncated, _ = self.env.step(actions)
-        states, finals = self.flatten(observations), None
+        states, final_states = self.flatten(observations), None
         if (done := terminated | truncated).any():
-            finals, going_on = states[done], states[~done]
+            final_states, running = states[done], states[~done]
             observations = self.env.reset(options={"reset_mask": done.copy()})[0]
             states = self.flatten(observations)
-            if not np.array_equal(states[~done], going_on, equal_nan=True):
+            if not np.array_equal(states[~done], running, equal_nan=True):
                 raise CollectionError(
                     f"{self.env} does not reset by itself and ignores options['reset_mask']: it also reset "
                     "sub-environments whose episode was under way."
                 )
-        return Step(observations, states, rewards, terminated, truncated, finals)
+        return Step(observations, states, rewards, terminated, truncated, final_states)
 
 
-class SB3Vector(Source):
+class SB3VecEnvAdapter(EnvAdapter):
     """A Stable-Baselines3 `VecEnv`, with the rewards as they were before any `VecNormalize`."""
 
     def __init__(self, env: Any) -> None:
         super().__init__(env.num_envs, env.observation_space, env.action_space)
         self.env = env
-        self.normalisers = _normalisers(env)  # outermost first
+        self.normalizers = _normalizers(env)  # outermost first
 
     def reset(self, seed: int | None) -> Any:
-        """See `Source`."""
+        """See `EnvAdapter`."""
         if seed is not None:
             self.env.seed(seed)
         return self.env.reset()
 
     def step(self, actions: NDArray[Any]) -> Step:
-        """See `Source`."""
+        """See `EnvAdapter`."""
         observations, rewards, done, infos = self.env.step(actions)
-        if self.normalisers:
-            rewards = self.normalisers[-1].get_original_reward()
-        finals, terminated = None, done  # no end, so far
+        if self.normalizers:
+            rewards = self.normalizers[-1].get_original_reward()
+        final_states, terminated = None, done  # no end, so far
         if done.any():
             ended = np.flatnonzero(done)
             rows = [infos[i]["terminal_observation"] for i in ended]
-            finals = self.flatten(stack(self.observation_space, rows, like=observations))
+            final_states = self.flatten(stack(self.observation_space, rows, like=observations))
             terminated = done.copy()
             terminated[ended] = [not infos[i].get("TimeLimit.truncated", False) for i in ended]
         states, truncated = self.flatten(observations), done & ~terminated
-        return Step(observations, states, rewards, terminated, truncated, finals)
+        return Step(observations, states, rewards, terminated, truncated, final_states)
 
 
 @contextmanager
-def open_source(env: Any) -> Iterator[Source]:
-    """Recognise what `env` is; leave it as it was found.
+def open_adapter(env: EnvLike) -> Iterator[EnvAdapter]:
+    """Open the adapter for `env`, and leave the environment as it was.
 
-    An environment made here from an id is closed, and `VecNormalize` learns nothing meanwhile.
+    An environment that is made here from an id is closed at the end. `VecNormalize` does not update its statistics.
+
+    Parameters
+    ----------
+    env : str, EnvSpec, gymnasium.Env, gymnasium.vector.VectorEnv, or Stable-Baselines3 VecEnv or model
     """
     if isinstance(env, str | EnvSpec):
         try:
@@ -200,18 +207,54 @@ def open_source(env: Any) -> Iterator[Source]:
         except Exception as error:
             raise CollectionError(f"cannot make environment {env!r}: {error}") from error
         with made:
-            yield SingleEnv(made)
+            yield SingleEnvAdapter(made)
         return
-    source = _recognise(carried_env(env) if is_model(env) else env)
-    normalisers = source.normalisers if isinstance(source, SB3Vector) else []
-    training = [n.training for n in normalisers]
+    adapter = _adapter_of(carried_env(env) if is_model(env) else env)
+    normalizers = adapter.normalizers if isinstance(adapter, SB3VecEnvAdapter) else []
+    training = [n.training for n in normalizers]
     try:
-        for normaliser in normalisers:
-            normaliser.training = False
-        yield source
+        for normalizer in normalizers:
+            normalizer.training = False
+        yield adapter
     finally:
-        for normaliser, was_training in zip(normalisers, training, strict=True):
-            normaliser.training = was_training
+        for normalizer, was_training in zip(normalizers, training, strict=True):
+            normalizer.training = was_training
+
+
+def choose_n_envs(
+    n_transitions: int | None = None, n_episodes: int | None = None, time_limit: int | None = None
+) -> int:
+    """Number of environments to step together.
+
+    Several are faster, but each truncates its last episode. So each gets enough steps for two of the longest episodes,
+    or at least one episode if episodes are counted.
+
+    Parameters
+    ----------
+    n_transitions, n_episodes : int, optional
+        Amount to collect; one of the two.
+    time_limit : int, optional
+        Longest episode; `DEFAULT_TIME_LIMIT` if unknown.
+    """
+    if n_episodes is not None:
+        return min(MAX_ENVS, n_episodes)
+    assert n_transitions is not None, "one of the two amounts is given"
+    return min(MAX_ENVS, max(1, n_transitions // (2 * (time_limit or DEFAULT_TIME_LIMIT))))
+
+
+def make_envs(env: str | EnvSpec, n_envs: int, **kwargs: Any) -> gym.Env[Any, Any] | VectorEnv[Any, Any, Any]:
+    """Make one environment, or a vector environment of `n_envs` of them that are stepped in this process.
+
+    Parameters
+    ----------
+    env : str or EnvSpec
+    n_envs : int
+    **kwargs
+        Arguments of the environment.
+    """
+    if n_envs == 1:
+        return gym.make(env, **kwargs)
+    return gym.make_vec(env, n_envs, vectorization_mode="sync", **kwargs)
 
 
 def is_model(env: Any) -> bool:
@@ -220,7 +263,7 @@ def is_model(env: Any) -> bool:
 
 
 def carried_env(model: Any) -> Any:
-    """Return the environment of a Stable-Baselines3 model."""
+    """Environment of a Stable-Baselines3 model."""
     env = model.get_env()
     if env is None:
         raise CollectionError(
@@ -230,15 +273,15 @@ def carried_env(model: Any) -> Any:
     return env
 
 
-def _recognise(env: Any) -> Source:
+def _adapter_of(env: Any) -> EnvAdapter:
     if isinstance(env, gym.Env):
-        return SingleEnv(env)
+        return SingleEnvAdapter(env)
     if isinstance(env, VectorEnv):
         mode = env.metadata.get("autoreset_mode")
-        kinds: dict[Any, Callable[[VectorEnv[Any, Any, Any]], Source]] = {
-            AutoresetMode.NEXT_STEP: NextStepVector,
-            AutoresetMode.SAME_STEP: SameStepVector,
-            AutoresetMode.DISABLED: DisabledVector,
+        kinds: dict[Any, Callable[[VectorEnv[Any, Any, Any]], EnvAdapter]] = {
+            AutoresetMode.NEXT_STEP: NextStepAdapter,
+            AutoresetMode.SAME_STEP: SameStepAdapter,
+            AutoresetMode.DISABLED: DisabledAutoresetAdapter,
         }
         if mode not in kinds:
             raise CollectionError(
@@ -249,14 +292,14 @@ def _recognise(env: Any) -> Source:
         return kinds[mode](env)
     sb3 = sys.modules.get("stable_baselines3.common.vec_env")
     if sb3 is not None and isinstance(env, sb3.VecEnv):
-        return SB3Vector(env)
+        return SB3VecEnvAdapter(env)
     raise TypeError(
         "expected an environment id, a gymnasium Env or VectorEnv, or a Stable-Baselines3 VecEnv "
         f"or model; got {type(env).__name__}."
     )
 
 
-def _normalisers(env: Any) -> list[Any]:
+def _normalizers(env: Any) -> list[Any]:
     vec_env = sys.modules["stable_baselines3.common.vec_env"]
     found = []
     while isinstance(env, vec_env.VecEnvWrapper):

@@ -1,4 +1,4 @@
-"""Every kind of policy as one: a batch of observations in, a batch of actions out."""
+"""Any policy as one batched function: a batch of observations in, a batch of actions out."""
 
 from __future__ import annotations
 
@@ -9,16 +9,17 @@ from typing import Any, Protocol
 import numpy as np
 from gymnasium import Space
 from gymnasium.vector.utils import batch_space
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
-from gptd_rl.data.spaces import row
-from gptd_rl.types import BoolArray
+from gptd_rl.data.spaces import row, stack, unflatten
+from gptd_rl.exceptions import CollectionError
+from gptd_rl.types import BoolArray, Policy
 
 
-class Act(Protocol):
+class BatchPolicy(Protocol):
     """Actions for all sub-environments at once."""
 
-    heeds_flags: bool  # whether `starting` and `active` matter; else they may be anything
+    needs_episode_flags: bool  # whether `starting` and `active` are used
 
     def __call__(self, observations: Any, starting: BoolArray, active: BoolArray) -> Any:
         """Choose actions.
@@ -29,7 +30,7 @@ class Act(Protocol):
         starting : ndarray of shape (n_envs,)
             Where an episode begins with this action.
         active : ndarray of shape (n_envs,)
-            Where the action matters; elsewhere any valid one will do.
+            Where the action is used; elsewhere any valid action may be returned.
 
         Returns
         -------
@@ -38,57 +39,73 @@ class Act(Protocol):
         ...
 
 
-def as_act(
-    policy: Any,
+def as_batch_policy(
+    policy: Policy,
     *,
     observation_space: Space[Any],
     action_space: Space[Any],
     n_envs: int,
     seed: int | None,
     deterministic: bool,
-) -> Act:
-    """Turn a policy of any kind into an `Act`."""
+) -> BatchPolicy:
+    """Turn a policy of any kind into a `BatchPolicy`.
+
+    Parameters
+    ----------
+    policy : object with ``predict``, callable, or None
+        As for `gptd_rl.collect`.
+    observation_space, action_space : gymnasium.Space
+        Spaces of one environment.
+    n_envs : int
+    seed : int or None
+        Seed of random actions.
+    deterministic : bool
+        Passed to ``predict``.
+    """
     if policy is None:
         return RandomActions(action_space, n_envs, seed)
     if hasattr(policy, "predict"):
-        return Predict(policy.predict, deterministic)
+        return PredictAdapter(policy.predict, deterministic)
     if not callable(policy):
         raise TypeError(
             "expected a policy with predict(obs, deterministic=...), a callable obs -> action, or "
             f"None for random actions; got {type(policy).__name__}."
         )
     if getattr(policy, "batched", False):
-        return OnBatches(policy)
-    return RowByRow(policy, observation_space, n_envs)
+        return BatchCallable(policy)
+    return SingleCallable(policy, observation_space, n_envs)
 
 
-class OnBatches:
-    """A callable that takes all observations at once."""
+# -------------------------------------------------------------------------------------- kinds of policies
 
-    heeds_flags = False
+
+class BatchCallable:
+    """A callable of all observations at once."""
+
+    needs_episode_flags = False
 
     def __init__(self, policy: Callable[[Any], Any]) -> None:
         self.policy = policy
 
     def __call__(self, observations: Any, starting: BoolArray, active: BoolArray) -> Any:
-        """See `Act`."""
+        """See `BatchPolicy`."""
         return self.policy(observations)
 
 
-class Predict:
-    """Stable-Baselines3's `predict` on the whole batch, with the state that recurrent ones keep."""
+class PredictAdapter:
+    """Stable-Baselines3's `predict` on the whole batch, with the hidden state of recurrent policies."""
 
     def __init__(self, predict: Callable[..., Any], deterministic: bool) -> None:
         self.predict, self.deterministic = predict, deterministic
         self.state: Any = None
         parameters = inspect.signature(predict).parameters
         takes_any = any(p.kind is p.VAR_KEYWORD for p in parameters.values())
-        self.heeds_flags = takes_any or {"state", "episode_start"} <= parameters.keys()
+        self.needs_episode_flags = takes_any or {"state", "episode_start"} <= parameters.keys()
 
     def __call__(self, observations: Any, starting: BoolArray, active: BoolArray) -> Any:
-        """See `Act`."""
-        memory = dict(state=self.state, episode_start=starting) if self.heeds_flags else {}
-        answer = self.predict(observations, deterministic=self.deterministic, **memory)
+        """See `BatchPolicy`."""
+        hidden = dict(state=self.state, episode_start=starting) if self.needs_episode_flags else {}
+        answer = self.predict(observations, deterministic=self.deterministic, **hidden)
         if not (isinstance(answer, tuple) and len(answer) == 2):
             raise TypeError(
                 f"predict must return (actions, state), as in Stable-Baselines3; got {type(answer).__name__}."
@@ -97,36 +114,36 @@ class Predict:
         return actions
 
 
-class RowByRow:
-    """A callable that takes one observation: called only where its action matters.
+class SingleCallable:
+    """A callable of one observation, called only in active sub-environments.
 
-    Elsewhere its last action is taken again; at first it is called everywhere to have one.
+    Inactive ones repeat their previous action. The first call goes to every sub-environment, so that each has one.
     """
 
-    heeds_flags = True
+    needs_episode_flags = True
 
     def __init__(self, policy: Callable[[Any], Any], observation_space: Space[Any], n_envs: int) -> None:
         self.policy, self.space = policy, observation_space
         self.actions: list[Any] = [None] * n_envs
-        self.asked = False
+        self.called = False
 
     def __call__(self, observations: Any, starting: BoolArray, active: BoolArray) -> Any:
-        """See `Act`."""
-        for i in np.flatnonzero(active).tolist() if self.asked else range(len(self.actions)):
+        """See `BatchPolicy`."""
+        for i in np.flatnonzero(active).tolist() if self.called else range(len(self.actions)):
             self.actions[i] = self.policy(row(self.space, observations, i))
-        self.asked = True
+        self.called = True
         return np.asarray(self.actions)
 
 
 class RandomActions:
-    """Uniform actions, a stream of its own for each sub-environment.
+    """Uniform actions, with one random stream per sub-environment.
 
-    So sub-environment i takes the same actions however the environments are batched and whenever
-    the others restart. Its stream is not that of an environment with the same seed: the two would
-    draw the same numbers.
+    Sub-environment i takes the same actions however environments are batched and whenever the others restart. Its
+    stream differs from that of an environment with the same seed, so that actions do not repeat the environment's
+    random numbers.
     """
 
-    heeds_flags = True
+    needs_episode_flags = True
     BLOCK = 512
 
     def __init__(self, space: Space[Any], n_envs: int, seed: int | None) -> None:
@@ -142,7 +159,7 @@ class RandomActions:
         self.steps = 0
 
     def __call__(self, observations: Any, starting: BoolArray, active: BoolArray) -> NDArray[Any]:
-        """See `Act`."""
+        """See `BatchPolicy`."""
         actions: NDArray[Any] = self.actions[self.used, self.envs]
         self.used += active
         self.steps += 1
@@ -156,3 +173,132 @@ class RandomActions:
             self.actions[: self.BLOCK, i] = self.actions[self.BLOCK :, i]
             self.actions[self.BLOCK :, i] = self.streams[i].sample()
             self.used[i] -= self.BLOCK
+
+
+# -------------------------------------------------------------------------------------- policies without a rollout
+
+
+class EpisodePolicy:
+    """A policy in several episodes that start together, one call per step.
+
+    Parameters
+    ----------
+    policy : object with ``predict``, callable, or None
+        As for `gptd_rl.collect`; recurrent ones keep their hidden state from call to call.
+    observation_space, action_space : gymnasium.Space
+        Spaces of one environment.
+    n_envs : int
+    seed : int, optional
+        Seed of random actions.
+    deterministic : bool
+        Passed to ``predict``.
+    """
+
+    def __init__(
+        self,
+        policy: Policy,
+        observation_space: Space[Any],
+        action_space: Space[Any],
+        n_envs: int,
+        *,
+        seed: int | None = None,
+        deterministic: bool = True,
+    ) -> None:
+        self.observation_space = observation_space
+        self.policy = as_batch_policy(
+            policy,
+            observation_space=observation_space,
+            action_space=action_space,
+            n_envs=n_envs,
+            seed=seed,
+            deterministic=deterministic,
+        )
+        self.starting = np.ones(n_envs, dtype=bool)
+
+    def __call__(self, observations: Any, active: BoolArray | None = None) -> Any:
+        """Actions for one step.
+
+        Parameters
+        ----------
+        observations : list of n_envs observations, or a batch of them
+        active : ndarray of shape (n_envs,), optional
+            Episodes that are still running; by default all. The actions of others are arbitrary.
+
+        Returns
+        -------
+        actions : array of shape (n_envs, ...)
+
+        Raises
+        ------
+        CollectionError
+            If the policy fails.
+        """
+        if isinstance(observations, list):
+            observations = stack(self.observation_space, observations)
+        running = np.ones(len(self.starting), dtype=bool) if active is None else active
+        try:
+            actions = self.policy(observations, self.starting, running)
+        except Exception as error:
+            raise CollectionError(f"the policy failed: {type(error).__name__}: {error}") from error
+        self.starting = np.zeros_like(self.starting)
+        return actions
+
+
+class StatePolicy:
+    """A policy as a function of flattened states: its action in each of many independent states.
+
+    The result can be passed as a policy itself, to `GPTDQ.fit` or to `query_policy`.
+
+    Parameters
+    ----------
+    policy : object with ``predict``, callable, or None
+        As for `gptd_rl.collect`. Recurrent policies see every state as the start of an episode.
+    observation_space, action_space : gymnasium.Space
+        Spaces of one environment; states are turned back into its observations.
+    deterministic : bool
+        Passed to ``predict``.
+    seed : int, optional
+        Seed of random actions.
+    batch_size : int
+        Largest number of observations that the policy gets at once.
+    """
+
+    batched = True
+
+    def __init__(
+        self,
+        policy: Policy,
+        observation_space: Space[Any],
+        action_space: Space[Any],
+        *,
+        deterministic: bool = True,
+        seed: int | None = 0,
+        batch_size: int = 16_384,
+    ) -> None:
+        self.policy, self.deterministic = policy, deterministic
+        self.observation_space, self.action_space = observation_space, action_space
+        self.seed, self.batch_size = seed, batch_size
+
+    def __call__(self, states: ArrayLike) -> NDArray[Any]:
+        """Actions in states of shape (n, n_dims), of shape (n, ...)."""
+        x = np.asarray(states)
+        if self.policy is None or not len(x):
+            sampled = batch_space(self.action_space, max(1, len(x)))
+            sampled.seed(self.seed)
+            return np.asarray(sampled.sample())[: len(x)]
+        batches = [x[i : i + self.batch_size] for i in range(0, len(x), self.batch_size)]
+        return np.concatenate([self._answer(batch) for batch in batches])
+
+    def _answer(self, x: NDArray[Any]) -> NDArray[Any]:
+        act = EpisodePolicy(
+            self.policy,
+            self.observation_space,
+            self.action_space,
+            len(x),
+            seed=self.seed,
+            deterministic=self.deterministic,
+        )
+        actions = np.asarray(act(unflatten(self.observation_space, x)))
+        if actions.shape[:1] != (len(x),):
+            raise ValueError(f"the policy was asked in {len(x)} states and gave actions of shape {actions.shape}.")
+        return actions

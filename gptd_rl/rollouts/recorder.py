@@ -1,4 +1,4 @@
-"""What a policy saw, by sub-environment and time, and the segments to be cut out of it."""
+"""Steps of a rollout in arrays by sub-environment and time, and the segments to extract from them."""
 
 from __future__ import annotations
 
@@ -15,117 +15,119 @@ from gptd_rl.data.spaces import Numbers
 from gptd_rl.data.trajectories import Trajectories
 from gptd_rl.types import BoolArray, IntArray
 
-PORTION = 16_384  # states to cut out at a time
+PORTION = 16_384  # states copied at a time
 
 
-class Block:
-    """Room for the latest batched steps, by time: ``[room, n_envs, ...]``.
+class StepBuffer:
+    """The latest batched steps by time: arrays of shape (capacity, n_envs, ...).
 
     Parameters
     ----------
     states : ndarray of shape (n_envs, n_dims)
+        Example of a batch, for shape and dtype.
     actions : ndarray of shape (n_envs, ...)
-        Any ones, to know their shape and dtype.
-    room : int
+        Example of a batch.
+    capacity : int
+        Number of steps.
     """
 
     def __init__(self, states: Numbers, actions: NDArray[Any], room: int) -> None:
         precision = np.float32 if states.dtype == np.float32 else np.float64
         self.actions: NDArray[Any] = np.empty((room, *actions.shape), dtype=actions.dtype)
         self.rewards = np.empty((room, len(states)))
-        self.states: Numbers = np.empty((room, *states.shape), dtype=precision)  # led to
+        self.states: Numbers = np.empty((room, *states.shape), dtype=precision)  # reached by the step
         self.terminated = np.empty((room, len(states)), dtype=bool)
         self.truncated = np.empty((room, len(states)), dtype=bool)
 
 
 @dataclass(frozen=True, eq=False)
-class Segments:
-    """Ranges of time in single sub-environments, with the states in which they ended."""
+class SegmentRanges:
+    """Ranges of time in single sub-environments, and the final state of each."""
 
     envs: IntArray  # [k]
     starts: IntArray  # time of the first state  [k]
-    stops: IntArray  # time behind the last transition  [k]
-    finals: Numbers  # [k, n_dims]
+    stops: IntArray  # time of the final state  [k]
+    final_states: Numbers  # [k, n_dims]
     terminated: BoolArray  # [k]
 
     @classmethod
-    def in_order(cls, parts: list[Segments]) -> Segments:
-        """Join segments and order them by sub-environment, then by time."""
+    def in_order(cls, parts: list[SegmentRanges]) -> SegmentRanges:
+        """Concatenate segments, ordered by sub-environment, then by time."""
         names = cls.__dataclass_fields__
         joined = {name: np.concatenate([getattr(p, name) for p in parts]) for name in names}
         order = np.lexsort((joined["starts"], joined["envs"]))
         return cls(**{name: array[order] for name, array in joined.items()})
 
 
-class Record:
-    """All that was seen, by sub-environment: arrays ``[n_envs, room, ...]`` that grow.
+class Recorder:
+    """All recorded steps by sub-environment: arrays of shape (n_envs, capacity, ...) that grow.
 
-    A segment is a range of times in one sub-environment plus a final state. So a batched step costs
-    a few array writes, whatever the number of sub-environments, and segments are cut out together.
+    A segment is a range of times in one sub-environment plus a final state. So a batched step costs a few array writes,
+    whatever the number of sub-environments, and segments are extracted together.
 
     Parameters
     ----------
     states : ndarray of shape (n_envs, n_dims)
         The first states.
-    block : Block
-        From which steps will come.
-    room : int
-        Number of steps to make room for at first.
+    buffer : StepBuffer
+        Buffer that steps will come from.
+    capacity : int
+        Initial number of steps.
 
     Attributes
     ----------
     time : int
         Number of steps recorded.
-    states : ndarray of shape (n_envs, room, n_dims)
-        Those at time t are left by step t.
-    actions, rewards : ndarray of shape (n_envs, room, ...)
+    states : ndarray of shape (n_envs, capacity, n_dims)
+        Step t leaves those at time t.
+    actions, rewards : ndarray of shape (n_envs, capacity, ...)
         Those of step t.
-    segments : list of Segments
-        Those that ended.
+    segments : list of SegmentRanges
+        Segments that ended and were not extracted yet.
     """
 
-    def __init__(self, states: Numbers, block: Block, room: int) -> None:
+    def __init__(self, states: Numbers, buffer: StepBuffer, capacity: int) -> None:
         def empty(like: NDArray[Any]) -> NDArray[Any]:
-            return np.empty((len(states), room, *like.shape[2:]), dtype=like.dtype)
+            return np.empty((len(states), capacity, *like.shape[2:]), dtype=like.dtype)
 
         self.time = 0
-        self.states, self.actions = empty(block.states), empty(block.actions)
-        self.rewards = empty(block.rewards)
-        self.segments: list[Segments] = []
+        self.states, self.actions = empty(buffer.states), empty(buffer.actions)
+        self.rewards = empty(buffer.rewards)
+        self.segments: list[SegmentRanges] = []
         self.states[:, 0] = states
 
     @property
-    def room(self) -> int:
-        """Number of steps there is room for."""
+    def capacity(self) -> int:
+        """Number of steps that fit into the arrays."""
         return int(self.rewards.shape[1]) - 1
 
-    def append(self, block: Block, n_steps: int) -> None:
-        """Add the first `n_steps` of a block."""
+    def append(self, buffer: StepBuffer, n_steps: int) -> None:
+        """Add the first `n_steps` of a buffer."""
         stop = self.time + n_steps
-        while stop > self.room:
+        while stop > self.capacity:
             for name in ("states", "actions", "rewards"):
                 array = getattr(self, name)
                 setattr(self, name, np.concatenate([array, np.empty_like(array)], axis=1))
-        _items(self.actions)[:, self.time : stop] = _items(block.actions)[:n_steps].T
-        _items(self.rewards)[:, self.time : stop] = _items(block.rewards)[:n_steps].T
-        _items(self.states)[:, self.time + 1 : stop + 1] = _items(block.states)[:n_steps].T
+        _items(self.actions)[:, self.time : stop] = _items(buffer.actions)[:n_steps].T
+        _items(self.rewards)[:, self.time : stop] = _items(buffer.rewards)[:n_steps].T
+        _items(self.states)[:, self.time + 1 : stop + 1] = _items(buffer.states)[:n_steps].T
         self.time = stop
 
-    def take(self, gamma: float) -> Trajectories:
-        """Cut out the segments that ended, by sub-environment and then by time, and forget them."""
-        ended = Segments.in_order(self.segments)
+    def pop(self, gamma: float) -> Trajectories:
+        """Extract and remove the segments that ended, by sub-environment and then by time."""
+        ended = SegmentRanges.in_order(self.segments)
         self.segments.clear()
         lengths = ended.stops - ended.starts + 1
-        behind = np.cumsum(lengths)  # place behind each segment in the result
+        behind = np.cumsum(lengths)  # end of each segment in the result
         n, last = behind[-1], behind - 1
         states = np.empty((n, self.states.shape[2]))
         rewards, discounts = np.empty(n), np.full(n, gamma)
         actions = np.empty((n, *self.actions.shape[2:]), dtype=self.actions.dtype)
         pairs = (self.states, states), (self.rewards, rewards), (self.actions, actions)
-        for place, cells in _portions(ended.envs * (self.room + 1) + ended.starts, lengths):
+        for place, cells in _portions(ended.envs * (self.capacity + 1) + ended.starts, lengths):
             for record, result in pairs:
                 result[place] = record.reshape(-1, *record.shape[2:]).take(cells, axis=0)
-        states[last] = ended.finals
+        states[last] = ended.final_states
         rewards[last], discounts[last], actions[last] = 0.0, 0.0, 0
         return Trajectories._trusted(  # all finite, and consistent by construction
             states=states,
@@ -136,13 +138,13 @@ class Record:
             actions=actions,
         )
 
-    def forget(self, before: int) -> int:
-        """Drop the times `before` one, if that frees half the room.
+    def drop(self, before: int) -> int:
+        """Remove the times before `before` if that frees half the capacity; times then shift by the number returned.
 
-        Returns by how much the clock went back. No segment that ended may be left in the record.
+        All segments that ended must have been extracted.
         """
-        assert not self.segments, "take the segments first"
-        if 2 * before < self.room:
+        assert not self.segments, "extract the segments first"
+        if 2 * before < self.capacity:
             return 0
         for array in (self.states, self.actions, self.rewards):
             array[:, : self.time + 1 - before] = array[:, before : self.time + 1]
@@ -151,15 +153,15 @@ class Record:
 
 
 def _items(array: NDArray[Any]) -> NDArray[Any]:
-    """See an array [a, b, ...] as one of shape (a, b), whose items are copied as a whole: that is faster."""
+    """View of an array of shape (a, b, ...) as one of shape (a, b) with opaque items, which are copied faster."""
     flat = array.reshape(*array.shape[:2], math.prod(array.shape[2:]))
     return flat.view(np.dtype((np.void, flat.shape[2] * flat.itemsize)))[:, :, 0]
 
 
 def _portions(firsts: IntArray, lengths: IntArray) -> Iterator[tuple[slice, IntArray]]:
-    """Lay ranges ``first, ..., first + length - 1`` end to end, and yield the result in portions.
+    """Concatenate the ranges ``first, ..., first + length - 1``, and yield the result in portions.
 
-    Index arrays for everything at once would cost more, in fresh memory, than all the copying.
+    Allocating index arrays for everything at once would take longer than the copying.
     """
     behind = np.cumsum(lengths)
     offsets = firsts - (behind - lengths)

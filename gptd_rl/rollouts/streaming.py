@@ -1,7 +1,7 @@
-"""Collecting straight into a Minari dataset, so that a kill costs no more than the episode under way.
+"""`collect_to_minari`: transitions written to a Minari dataset while they are collected.
 
-Streams use Minari's Arrow format, in which every episode is a folder of its own: a kill can at worst spoil the episode
-that is being written.
+The datasets use Minari's Arrow format, in which every episode is a folder of its own: killing the process can damage
+only the episode that is being written.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 from gymnasium import spaces
 
+from gptd_rl.checks import as_count, as_discount
 from gptd_rl.data.minari import (
     begin_dataset,
     dataset_path,
@@ -28,15 +29,16 @@ from gptd_rl.data.minari import (
 )
 from gptd_rl.data.trajectories import Trajectories
 from gptd_rl.exceptions import CollectionError
-from gptd_rl.rollouts.collect import checked_count, checked_discount, policy_of, start, with_progress
-from gptd_rl.rollouts.environments import SB3Vector, Source, open_source
+from gptd_rl.rollouts.collect import policy_of, start_rollout, with_progress
+from gptd_rl.rollouts.environments import EnvAdapter, SB3VecEnvAdapter, open_adapter
+from gptd_rl.types import EnvLike, Policy
 
-NOTE = "gptd_rl.json"  # what is needed to take up the work again, beside Minari's own data
+NOTE = "gptd_rl.json"  # settings needed to continue a dataset, beside Minari's own data
 
 
 def collect_to_minari(
-    env: Any,
-    policy: Any = None,
+    env: EnvLike,
+    policy: Policy = None,
     *,
     dataset_id: str,
     n_transitions: int,
@@ -49,8 +51,8 @@ def collect_to_minari(
 ) -> Any:
     """Sample transitions of a policy into a Minari dataset, each episode as soon as it ends.
 
-    If the dataset exists already, collecting goes on from what it has. So, after a kill, the same call takes up the
-    work where it was left: all that is lost is the episode under way, in each sub-environment.
+    If the dataset exists already, collecting continues it. So the same call resumes after a kill: only the running
+    episode of each sub-environment is lost.
 
     Parameters
     ----------
@@ -59,15 +61,14 @@ def collect_to_minari(
     dataset_id : str
         Such as ``"pendulum/random-v0"``.
     n_transitions : int
-        Number of transitions that the dataset is to have in the end.
+        Total number of transitions in the dataset at the end.
     seed : int, optional
-        As for `collect`; work that is taken up again goes on with a seed made of this one and the number of episodes
-        there are.
+        As for `collect`; a continued dataset uses a new seed that depends on this one and on the number of episodes.
     chunk : int
-        Transitions kept in memory for each sub-environment, about: a longer episode is written in pieces, as truncated
-        segments that share their end states. At most 32,000.
+        Approximate number of transitions kept in memory per sub-environment: a longer episode is written in pieces, as
+        truncated segments that share their end states. At most 32,000.
     metadata : mapping, optional
-        As for `to_minari`; of no effect on a dataset that exists.
+        As for `Trajectories.to_minari`; ignored if the dataset exists.
 
     Returns
     -------
@@ -76,23 +77,23 @@ def collect_to_minari(
     Raises
     ------
     CollectionError
-        As for `collect`; what was collected until then is in the dataset.
+        As for `collect`; the transitions until then are in the dataset.
     """
     minari = import_minari()
-    n_transitions, chunk = checked_count(n_transitions, "n_transitions"), checked_count(chunk, "chunk")
+    n_transitions, chunk = as_count(n_transitions, "n_transitions"), as_count(chunk, "chunk")
     if chunk > 32_000:
         raise ValueError(f"chunk must be at most 32000, as Minari cannot read longer episodes; got {chunk}.")
-    with open_source(env) as source:
-        stream = _Stream(dataset_id, source, checked_discount(gamma), metadata)
+    with open_adapter(env) as adapter:
+        stream = _Stream(dataset_id, adapter, as_discount(gamma), metadata)
         written = stream.n_transitions
         if written < n_transitions:
             seed = stream.next_seed(seed)
-            rollout = start(source, policy_of(env, policy), gamma, seed, deterministic, room=1000)
+            rollout = start_rollout(adapter, policy_of(env, policy), gamma, seed, deterministic, capacity=1000)
             run = rollout.run(n_transitions - written, "transitions", eager=True)
             try:
                 for _ in with_progress(run, n_transitions, "transitions", written) if progress_bar else run:
-                    rollout.cut(longer_than=chunk)
-                    stream.write(rollout.take())
+                    rollout.truncate(longer_than=chunk)
+                    stream.write(rollout.pop())
             except CollectionError as error:
                 stream.write(error.trajectories)
                 raise
@@ -104,23 +105,23 @@ def collect_to_minari(
 class _Stream:
     """A dataset that episodes are added to.
 
-    Minari's own account of the whole, ``metadata.json``, may be spoilt by a kill while it is written, so it is never
-    relied on. The note has all of it that does not change, and what does is counted from the episodes on disk.
+    A kill can damage Minari's summary of the whole dataset, ``metadata.json``, so it is never relied on. The file
+    `NOTE` holds its constant part; the rest is counted from the episodes on disk.
     """
 
-    def __init__(self, dataset_id: str, source: Source, gamma: float, metadata: Mapping[str, Any] | None) -> None:
-        self.spaces = source.observation_space, source.action_space
-        if isinstance(source, SB3Vector) and source.normalisers:  # its space is that of before
-            self.spaces = vectors(spaces.flatdim(source.observation_space)), source.action_space
+    def __init__(self, dataset_id: str, env: EnvAdapter, gamma: float, metadata: Mapping[str, Any] | None) -> None:
+        self.spaces = env.observation_space, env.action_space
+        if isinstance(env, SB3VecEnvAdapter) and env.normalizers:  # its space is that of unnormalised observations
+            self.spaces = vectors(spaces.flatdim(env.observation_space)), env.action_space
         path = dataset_path(dataset_id)
         if not path.exists():
-            partial = begin_dataset(dataset_id, *self.spaces, source.spec, "arrow", metadata)
+            partial = begin_dataset(dataset_id, *self.spaces, env.spec, "arrow", metadata)
             fixed = json.loads((partial / "data" / "metadata.json").read_text())
             (partial / NOTE).write_text(json.dumps({"gamma": gamma, "metadata": fixed}))
             finish_dataset(partial, dataset_id)
         self.n_episodes, self.n_transitions = self._recover(path, gamma)
         self.storage = open_storage(path)
-        # Minari adds up the sizes of all files after every episode, which takes longer and longer.
+        # Minari sums the sizes of all files after every episode, which takes longer and longer.
         self.storage.get_size = lambda: 0.0
 
     def _recover(self, path: Path, gamma: float) -> tuple[int, int]:
@@ -139,7 +140,7 @@ class _Stream:
                 raise ValueError(f"the dataset at {path} was begun with other {name}: {was}, not {is_now}.")
         data, n_transitions = path / "data", 0
         for episode in count():
-            try:  # written when all else of the episode is
+            try:  # written after all other files of the episode
                 account = json.loads((data / str(episode) / "metadata.json").read_text())
             except (FileNotFoundError, json.JSONDecodeError):
                 break
@@ -151,7 +152,7 @@ class _Stream:
         return episode, n_transitions
 
     def next_seed(self, seed: int | None) -> int | None:
-        """Give another seed than any that the episodes on disk came from."""
+        """A seed that differs from those of the episodes on disk."""
         if seed is None or self.n_episodes == 0:
             return seed
         return int(np.random.SeedSequence([seed, self.n_episodes]).generate_state(1)[0])

@@ -1,4 +1,4 @@
-"""What can be wrong in a block of steps: actions outside their space, numbers that are not finite."""
+"""Checks of a buffer of steps: actions inside their space, finite rewards and observations."""
 
 from __future__ import annotations
 
@@ -8,69 +8,71 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from gptd_rl.data.spaces import ActionCheck, Numbers
-from gptd_rl.rollouts.recorder import Block
+from gptd_rl.data.spaces import Numbers
+from gptd_rl.rollouts.actions import ActionCheck
+from gptd_rl.rollouts.recorder import StepBuffer
 from gptd_rl.types import BoolArray, IntArray
 
-# In the order in which they come: a step's action, what it led to, and how the next episode begins.
+# In order of time: the action of a step, the state it reached, and the first state of the next episode.
 ACTION, REACHED, NEXT_EPISODE = range(3)
 
 
-class Fault(NamedTuple):
-    """Something wrong; what came first compares as the smallest."""
+class Violation(NamedTuple):
+    """An invalid value in a buffer; the earliest compares as the smallest."""
 
-    step: int  # of the block
+    step: int  # of the buffer
     kind: int
     env: int
     message: str
 
 
-def find_fault(
-    block: Block,
-    n_chosen: int,
-    n_made: int,
+def find_violation(
+    buffer: StepBuffer,
+    n_actions: int,
+    n_steps: int,
     ends: tuple[IntArray, IntArray],
-    finals: Numbers,
+    final_states: Numbers,
     live: BoolArray,
     space: ActionCheck | None,
-) -> Fault | None:
-    """Find the first thing wrong in a block, if any.
+) -> Violation | None:
+    """Find the first invalid value in a buffer, if any.
 
     Parameters
     ----------
-    block : Block
-    n_chosen, n_made : int
-        Steps for which there are actions, and steps that were made: all, or all but one.
+    buffer : StepBuffer
+    n_actions, n_steps : int
+        Number of steps with actions, and of completed steps: the same, or one less.
     ends : tuple of two ndarrays of shape (k,)
         Steps and sub-environments in which episodes ended.
-    finals : ndarray of shape (k, n_dims)
-        Their last states.
+    final_states : ndarray of shape (k, n_dims)
+        Final states of these episodes.
     live : ndarray of shape (n_envs,)
-        Where it matters whether numbers are finite.
+        Sub-environments that are recorded: only there numbers must be finite.
     space : ActionCheck or None
-        To check the actions by; None if there is no need.
+        Check of the actions; None if they are known to be valid.
     """
-    actions, rewards, states = block.actions[:n_chosen], block.rewards[:n_made], block.states[:n_made]
+    actions, rewards, states = buffer.actions[:n_actions], buffer.rewards[:n_steps], buffer.states[:n_steps]
     inside = space is None or not space.outside(actions).any()
-    if inside and all(np.isfinite(values).all() for values in (rewards, states, finals)):
+    if inside and all(np.isfinite(values).all() for values in (rewards, states, final_states)):
         return None
     reached = states.copy()
-    reached[ends] = finals
-    faults: list[Fault] = []
+    reached[ends] = final_states
+    violations: list[Violation] = []
     if space is not None:
-        found = _first(space.outside(actions), actions)
-        faults += (Fault(step, ACTION, env, f"the policy's {space.complain(a)}") for step, env, a in found)
-    looks = (REACHED, "reward", rewards), (REACHED, "observation", reached), (NEXT_EPISODE, "observation", states)
-    for kind, name, values in looks:
+        for step, env, action in _first(space.outside(actions), actions):
+            message = f"the policy's {space.describe_violation(action)}"
+            violations.append(Violation(step, ACTION, env, message))
+    checks = (REACHED, "reward", rewards), (REACHED, "observation", reached), (NEXT_EPISODE, "observation", states)
+    for kind, name, values in checks:
         wrong = ~np.isfinite(values) & live.reshape(-1, *[1] * (values.ndim - 2))
-        found = _first(wrong, values)
-        said = f"the environment returned {name} {{}}: not finite"
-        faults += (Fault(step, kind, env, said.format(value)) for step, env, value in found)
-    return min(faults, default=None)
+        for step, env, value in _first(wrong, values):
+            message = f"the environment returned {name} {value}: not finite"
+            violations.append(Violation(step, kind, env, message))
+    return min(violations, default=None)
 
 
 def _first(wrong: NDArray[np.bool_], values: NDArray[Any]) -> Iterator[tuple[int, int, Any]]:
-    """Yield step, sub-environment and value of the first that is wrong, if any is."""
+    """Yield step, sub-environment and value of the first invalid value, if there is one."""
     rows = wrong.any(axis=tuple(range(2, wrong.ndim)))
     for step, env in np.argwhere(rows)[:1].tolist():
         yield step, env, values[step, env]

@@ -4,27 +4,28 @@
 - `MarginalLikelihood` of `thinned_parts`: the evidence of every τ-th state, averaged over offsets. In a stochastic
   system neighbouring returns share their noise, and the plain evidence takes what merely identifies an episode for
   relevant; states τ steps apart are nearly independent.
-- `leave_out`: how well each return, or each whole episode, is predicted from all the others.
+- `LeaveOut`: how well each return, or each whole episode, is predicted from all the others.
+- `bound.Bound`: the variational bound of the sparse model.
 
 All of them are in nats: of all targets, or of one thinned part.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any, Protocol
 
 import numpy as np
-from numpy.typing import NDArray
 
 from gptd_rl import linalg
 from gptd_rl.data.trajectories import Trajectories
 from gptd_rl.inference import exact
-from gptd_rl.inference.model import Model, pack_gradient
+from gptd_rl.inference.model import Model
+from gptd_rl.inference.posterior import Evidence
+from gptd_rl.kernels import DataScale
 from gptd_rl.temporal.targets import Targets
-from gptd_rl.types import Array
-
-Objective = Callable[[Model], tuple[float, Array]]
+from gptd_rl.types import Array, IntArray
 
 # The thinned evidence is averaged over this many offsets; over more while the parts are small, over fewer if they are
 # so large that one says nearly what all do.
@@ -33,7 +34,43 @@ MIN_STATES = 2000
 ENOUGH_STATES = 100_000
 
 
-class MarginalLikelihood:
+class Objective(Protocol):
+    """A function of θ to minimise."""
+
+    @property
+    def n_rows(self) -> int:
+        """Rewards that it weighs: curvatures are in proportion to them."""
+        ...
+
+    def __call__(self, model: Model) -> tuple[float, Array]:
+        """Value in nats, smaller is better, and its gradient with respect to θ."""
+        ...
+
+    def evidence(self, model: Model) -> Evidence:
+        """Log marginal likelihood of the data as this objective uses them."""
+        ...
+
+    def refine(self, model: Model, like: Any = None) -> Objective:
+        """The objective with approximations chosen for `model`, or taken over from the refined objective `like`."""
+        ...
+
+    def remember(self, model: Model, refined: Objective) -> None:
+        """Keep the approximations with which `model` was found."""
+        ...
+
+
+class ExactObjective:
+    """An objective without approximations to choose."""
+
+    def refine(self, model: Model, like: Any = None) -> Any:
+        """There is nothing to choose."""
+        return self
+
+    def remember(self, model: Model, refined: Objective) -> None:
+        """There is nothing to keep."""
+
+
+class MarginalLikelihood(ExactObjective):
     """−log p(r) and its gradient, averaged over parts of the data: of thinned parts, a composite likelihood.
 
     Keeps one buffer, since fresh memory costs time.
@@ -41,6 +78,7 @@ class MarginalLikelihood:
 
     def __init__(self, *parts: Targets) -> None:
         self.parts = parts
+        self.n_rows = round(np.mean([part.n_rows for part in parts]))
         self._memory = np.empty(max(len(part.states) for part in parts) ** 2)
 
     def __call__(self, model: Model) -> tuple[float, Array]:
@@ -52,9 +90,9 @@ class MarginalLikelihood:
             gradients += gradient
         return values / len(self.parts), gradients / len(self.parts)
 
-    def evidence(self, model: Model) -> exact.Evidence:
+    def evidence(self, model: Model) -> Evidence:
         """Evidence with its complexity and fit, averaged over the parts."""
-        return exact.Evidence.mean([exact.evidence(model, part, self._scratch(part)) for part in self.parts])
+        return Evidence.mean([exact.evidence(model, part, self._scratch(part)) for part in self.parts])
 
     def _scratch(self, part: Targets) -> Array:
         n = len(part.states)
@@ -63,37 +101,26 @@ class MarginalLikelihood:
 
 @dataclass(frozen=True, eq=False)
 class Prior:
-    """A weak opinion on θ for thinned data, whose parts are small: a few nats, so any clear evidence overrules it.
+    """A weak prior on θ for thinned data, whose parts are small: a few nats, so any clear evidence overrules it.
 
     Small parts let a wiggly, noiseless fit win by chance. The prior finds it implausible that the value function
     turns over many times within the spread of an input, and that a stochastic system has no noise.
     """
 
-    variance: float  # of the returns
-    spread: Array  # of the inputs  [D]
+    scale: DataScale
 
-    # E[d²/2] for states one spread apart, and the noise share of the returns' variance with its spread in log
-    CURVATURE = 3.0
+    # E[d²/2] for states one standard deviation apart; the noise share of the returns' variance, with its spread in log
+    ROUGHNESS = 3.0
     NOISE_SHARE = 0.3
     NOISE_SPREAD = 1.5
 
     def __call__(self, model: Model) -> tuple[float, Array]:
         """Minus the log prior and its gradient."""
-        by_omega = np.diag(self.spread**2) / (2.0 * self.CURVATURE)
-        metric = model.kernel.metric
-        deviation = np.log(model.noise_variance / (self.NOISE_SHARE * self.variance)) / self.NOISE_SPREAD
-        value = float((by_omega * metric.matrix).sum()) + 0.5 * deviation**2
-        kernel_gradient = np.concatenate([[0.0, 0.0], metric.pull_back(by_omega)])
-        return value, pack_gradient(kernel_gradient, deviation / self.NOISE_SPREAD)
-
-    def added_to(self, objective: Objective) -> Objective:
-        """`objective` with this prior."""
-
-        def penalised(model: Model) -> tuple[float, Array]:
-            (value, gradient), (penalty, slope) = objective(model), self(model)
-            return value + penalty, gradient + slope
-
-        return penalised
+        roughness, gradient = model.kernel.roughness(self.scale)
+        expected = self.NOISE_SHARE * self.scale.return_variance
+        deviation = np.log(model.noise_variance / expected) / self.NOISE_SPREAD
+        value = roughness / self.ROUGHNESS + 0.5 * deviation**2
+        return value, model.pack_gradient(gradient / self.ROUGHNESS, deviation / self.NOISE_SPREAD)
 
 
 def thinned_parts(data: Trajectories, every: int) -> list[Trajectories]:
@@ -121,7 +148,7 @@ class LeftOut:
 
     residuals: Array  # [q], target less prediction
     variances: Array  # [q], of the prediction, noise included
-    groups: Sequence[NDArray[np.int64]]
+    groups: Sequence[IntArray]
 
     @property
     def squared_error(self) -> Array:
@@ -129,18 +156,18 @@ class LeftOut:
         return np.array([float(self.residuals[g] @ self.residuals[g]) for g in self.groups])
 
 
-def visit_groups(seen: Targets) -> list[NDArray[np.int64]]:
+def visit_groups(targets: Targets) -> list[IntArray]:
     """Each target a group of its own."""
-    return [np.array([i]) for i in np.flatnonzero(seen.H.has_row)]
+    return [np.array([i]) for i in np.flatnonzero(targets.H.has_row)]
 
 
-def episode_groups(seen: Targets) -> list[NDArray[np.int64]]:
+def episode_groups(targets: Targets) -> list[IntArray]:
     """The targets of each segment as a group."""
-    rows = np.flatnonzero(seen.H.has_row)
-    return np.split(rows, np.flatnonzero(np.diff(seen.H.segment_of[rows])) + 1)
+    rows = np.flatnonzero(targets.H.has_row)
+    return np.split(rows, np.flatnonzero(np.diff(targets.H.segment_of[rows])) + 1)
 
 
-def leave_out(seen: Targets, groups: Sequence[NDArray[np.int64]]) -> Objective:
+class LeaveOut(ExactObjective):
     """Minus the log density of each target given all other groups; one visit or one episode a group.
 
     Marginal densities of single targets, not the joint density of an episode: a joint density would again reward a
@@ -148,11 +175,15 @@ def leave_out(seen: Targets, groups: Sequence[NDArray[np.int64]]) -> Objective:
     the returns after `Reflection`: a single one left out is not quite a single return; a whole episode left out is.
     """
 
-    def objective(model: Model) -> tuple[float, Array]:
-        P, w = _inverse(model, seen)
-        blocks = [_left_out_block(P, w, g) for g in groups]
+    def __init__(self, targets: Targets, groups: Sequence[IntArray]) -> None:
+        self.targets, self.groups, self.n_rows = targets, groups, targets.n_rows
+
+    def __call__(self, model: Model) -> tuple[float, Array]:
+        """Value and gradient."""
+        P, w = _inverse(model, self.targets)
         value, q, N = 0.0, np.zeros_like(w), np.zeros_like(P)
-        for g, (C, residual) in zip(groups, blocks, strict=True):
+        for g in self.groups:
+            C, residual = _left_out_block(P, w, g)
             variance = np.diagonal(C)
             value += 0.5 * float((np.log(2.0 * np.pi * variance) + residual**2 / variance).sum())
             by_variance = 0.5 * (1.0 / variance - (residual / variance) ** 2)
@@ -165,14 +196,16 @@ def leave_out(seen: Targets, groups: Sequence[NDArray[np.int64]]) -> Objective:
         # ∂/∂S = −P N P − sym(P q wᵀ)
         outer = np.multiply.outer(P @ q, w)
         A = -(P @ N @ P) - 0.5 * (outer + outer.T)
-        return value, exact.gradient(model, seen, np.ascontiguousarray(A))
+        return value, exact.gradient(model, self.targets, np.ascontiguousarray(A))
 
-    return objective
+    def evidence(self, model: Model) -> Evidence:
+        """Log marginal likelihood of all rewards."""
+        return exact.evidence(model, self.targets)
 
 
-def predict_left_out(model: Model, seen: Targets, groups: Sequence[NDArray[np.int64]]) -> LeftOut:
+def predict_left_out(model: Model, targets: Targets, groups: Sequence[IntArray]) -> LeftOut:
     """Predict each group's targets from all other groups'."""
-    P, w = _inverse(model, seen)
+    P, w = _inverse(model, targets)
     residuals, variances = np.zeros_like(w), np.zeros_like(w)
     for g in groups:
         C, residuals[g] = _left_out_block(P, w, g)
@@ -180,13 +213,13 @@ def predict_left_out(model: Model, seen: Targets, groups: Sequence[NDArray[np.in
     return LeftOut(residuals, variances, groups)
 
 
-def _inverse(model: Model, seen: Targets) -> tuple[Array, Array]:
-    L = exact.factorise(model, seen)
-    w = linalg.solve(L, seen.targets)
+def _inverse(model: Model, targets: Targets) -> tuple[Array, Array]:
+    L = exact.factorise(model, targets)
+    w = linalg.solve(L, targets.y)
     return linalg.symmetrise_in_place(linalg.inverse_in_place(L)), w
 
 
-def _left_out_block(P: Array, w: Array, group: NDArray[np.int64]) -> tuple[Array, Array]:
+def _left_out_block(P: Array, w: Array, group: IntArray) -> tuple[Array, Array]:
     """Predictive covariance and residual of a group: C = (P_gg)⁻¹, residual = C w_g."""
     if len(group) == 1:
         C = 1.0 / P[np.ix_(group, group)]

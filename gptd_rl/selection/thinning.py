@@ -8,20 +8,22 @@ a short list, predict every episode from the rest, and keep the largest τ that 
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
 
 from gptd_rl.data.trajectories import Trajectories
 from gptd_rl.inference.model import Model
+from gptd_rl.kernels import Kernel
 from gptd_rl.selection import objectives
-from gptd_rl.selection.scales import Scales
+from gptd_rl.selection.scales import measure_scale
+from gptd_rl.selection.search import SelectionProblem
+from gptd_rl.selection.variants import SearchOptions, compare
 from gptd_rl.temporal.targets import Noise, Targets, build_targets
 from gptd_rl.types import Array
 
 # Leave-one-episode-out looks at about this many states.
-JUDGED_SIZE = 1000
+VALIDATION_SIZE = 1000
 # Fewer segments than this are cut into pieces, so that there is something to leave out.
 MIN_SEGMENTS = 5
 # Noise of less than this share of the returns' variance is none.
@@ -29,7 +31,7 @@ NEGLIGIBLE_NOISE = 5e-3
 
 
 @dataclass(frozen=True, eq=False)
-class Trial:
+class ThinningResult:
     """One thinning, and how well whole episodes are predicted with the model it selects."""
 
     thinning: int
@@ -53,28 +55,27 @@ def candidates(data: Trajectories) -> list[int]:
     return [1] + [t for t in (3, 10, 30, 100, 300, 1000) if t <= limit]
 
 
-def judged(data: Trajectories) -> Trajectories:
-    """The part of `data` on which thinnings are compared: about JUDGED_SIZE states in segments to leave out.
+def validation_subset(data: Trajectories) -> Trajectories:
+    """The part of `data` on which thinnings are compared: about VALIDATION_SIZE states in segments to leave out.
 
     A run that is too long gives one piece only: pieces of the same run would tell too much about each other.
     """
-    longest = JUDGED_SIZE // MIN_SEGMENTS
+    longest = VALIDATION_SIZE // MIN_SEGMENTS
     if data.n_segments < MIN_SEGMENTS:  # no choice: pieces of the same run, then
         data = data.cut(max(2, min(longest, -(-data.n_transitions // (2 * MIN_SEGMENTS)))))
-    if len(data) <= JUDGED_SIZE:
+    if len(data) <= VALIDATION_SIZE:
         return data
     n_pieces = np.maximum(-(-(data.lengths - 1) // longest), 1)
     first = np.cumsum(n_pieces) - n_pieces
     pieces = data.cut(longest)[first + np.arange(data.n_segments) % n_pieces]  # from all parts of an episode
-    n_kept = max(MIN_SEGMENTS, round(pieces.n_segments * JUDGED_SIZE / len(pieces)))
+    n_kept = max(MIN_SEGMENTS, round(pieces.n_segments * VALIDATION_SIZE / len(pieces)))
     return pieces[np.linspace(0, pieces.n_segments - 1, min(n_kept, pieces.n_segments)).round().astype(int)]
 
 
-Select = Callable[[Trajectories, int], Model]
-
-
-def choose(data: Trajectories, noise: Noise, select: Select) -> tuple[Trial | None, list[Trial]]:
-    """Choose the thinning: None for τ = 1 without further ado, or the trial that won; and all trials made.
+def choose(
+    data: Trajectories, noise: Noise, kernel: str | Kernel, options: SearchOptions
+) -> tuple[ThinningResult | None, list[ThinningResult]]:
+    """Choose the thinning: None for τ = 1 without further ado, or the result that won; and all results.
 
     A system is taken for deterministic, and not thinned, if the noise is negligible even at the largest τ, where it
     cannot hide in what neighbouring returns have in common. Otherwise it is the largest τ that predicts left-out
@@ -84,32 +85,42 @@ def choose(data: Trajectories, noise: Noise, select: Select) -> tuple[Trial | No
     ----------
     data : Trajectories
     noise : {"stochastic", "deterministic"}
-    select : callable
-        (data, τ) → the model that the evidence thinned by τ selects.
+    kernel : str or Kernel
+        As in `GPTD`; "factor" and "auto" are tried as "ard".
+    options : SearchOptions
     """
-    part = judged(data)
+    part = validation_subset(data)
     *smaller, largest = candidates(part)
     if not smaller:
         return None, []
-    seen = build_targets(part, noise, merge=False)
-    last = _try(largest, part, seen, select)
+    kernel = "ard" if kernel in ("factor", "auto") else kernel
+    targets = build_targets(part, noise, merge=False)
+    last = _try(largest, part, targets, kernel, options)
     if last.noise_share < NEGLIGIBLE_NOISE:
         return None, [last]
-    trials = [*(_try(every, part, seen, select) for every in smaller), last]
-    best = min(trials, key=lambda t: t.error)
-    return next(t for t in reversed(trials) if _as_good(t, best)), trials
+    results = [*(_try(every, part, targets, kernel, options) for every in smaller), last]
+    best = min(results, key=lambda t: t.error)
+    return next(t for t in reversed(results) if _as_good(t, best)), results
 
 
-def _try(every: int, part: Trajectories, seen: Targets, select: Select) -> Trial:
-    model = select(part, every)
-    groups = objectives.episode_groups(seen)
-    left_out = objectives.predict_left_out(model.with_noise(every * model.noise_variance), seen, groups)
+def _try(
+    every: int, part: Trajectories, targets: Targets, kernel: str | Kernel, options: SearchOptions
+) -> ThinningResult:
+    """Select θ with one thinning and predict every episode from the rest."""
+    scale = measure_scale(part, 0 if options.actions is None else options.actions.n_categorical)
+    problem = SelectionProblem.of(part, targets.noise, "thinned", every, scale)
+    comparison = compare(kernel, problem, options)
+    if comparison.interrupted:  # the model found so far is of a small part of the data
+        raise KeyboardInterrupt
+    model = comparison.best.model
+    groups = objectives.episode_groups(targets)
+    left_out = objectives.predict_left_out(model.with_noise(every * model.noise_variance), targets, groups)
     squared = left_out.squared_error
-    share = model.noise_variance / Scales.of(part).variance
-    error = float(np.sqrt(squared.sum() / seen.n_rows))
-    return Trial(every, share, error, model.kernel.metric.relevances, model, squared)
+    error = float(np.sqrt(squared.sum() / targets.n_rows))
+    share = model.noise_variance / scale.return_variance
+    return ThinningResult(every, share, error, model.kernel.relevances, model, squared)
 
 
-def _as_good(trial: Trial, best: Trial) -> bool:
-    loss = trial.squared_errors - best.squared_errors
+def _as_good(result: ThinningResult, best: ThinningResult) -> bool:
+    loss = result.squared_errors - best.squared_errors
     return bool(loss.sum() <= np.sqrt(len(loss)) * loss.std())

@@ -1,7 +1,7 @@
-"""What `fit` accepts as data, as a list of shards that can be loaded when they are needed, here or on another machine.
+"""All that `fit` accepts as data, as a list of shards that are loaded on demand, in this process or on a worker.
 
-Trajectories in memory are split into shards of whole segments; files and Minari datasets are read shard by shard; the
-shards of an iterator are put aside in a temporary folder as they come, so that they need not all fit into memory.
+Trajectories in memory are split into shards of whole segments. Files and Minari datasets are read shard by shard. The
+shards of an iterator are written to a temporary folder one by one, so that they need not all fit into memory.
 """
 
 from __future__ import annotations
@@ -16,30 +16,32 @@ from typing import Any, Protocol
 import numpy as np
 
 from gptd_rl.data.files import TemporaryFolder
+from gptd_rl.data.resampling import split_into_shards
 from gptd_rl.data.trajectories import Trajectories
+from gptd_rl.types import DataLike
 
-# States in a shard, where it is ours to choose: large enough to be worth a task, small enough to share work out.
+# States in a shard, unless the user made the shards: large enough for the cost of a task, small enough to share work.
 SHARD_SIZE = 32_768
 
-# More shards than this are laid together where they are small.
-MANY = 64
+# Small neighbouring shards are merged if there are more shards than this.
+MAX_UNMERGED = 64
 
 
-class Source(Protocol):
-    """Where a shard comes from."""
+class ShardSource(Protocol):
+    """The origin of a shard."""
 
     @property
     def name(self) -> str:
-        """What messages call it."""
+        """Name in messages."""
         ...
 
     @property
     def key(self) -> str:
-        """Tells it from any other."""
+        """Unique key."""
         ...
 
     def load(self) -> Trajectories:
-        """Its trajectories."""
+        """Load the trajectories."""
         ...
 
 
@@ -49,20 +51,20 @@ def _key() -> str:
 
 @dataclass(frozen=True, eq=False)
 class InMemory:
-    """Trajectories at hand."""
+    """Trajectories in memory."""
 
     data: Trajectories
     name: str = "the data"
     key: str = field(default_factory=_key)
 
     def load(self) -> Trajectories:
-        """The trajectories themselves."""
+        """Return the trajectories."""
         return self.data
 
 
 @dataclass(frozen=True, eq=False)
 class File:
-    """Trajectories that `Trajectories.save` wrote."""
+    """A file that `Trajectories.save` wrote."""
 
     path: str
     name: str = "the file"
@@ -77,7 +79,7 @@ class File:
 class Episodes:
     """Some episodes of a Minari dataset on disk."""
 
-    dataset: str  # where it lies
+    dataset: str  # path
     episodes: tuple[int, ...]
     gamma: float | None
     name: str = "the dataset"
@@ -91,16 +93,16 @@ class Episodes:
         return Trajectories.from_minari(dataset, self.gamma)
 
 
-class Sources(Sequence[Source]):
-    """The shards of some data; owns the temporary folder that holds them, if there is one."""
+class Sources(Sequence[ShardSource]):
+    """The shards of a dataset, and the temporary folder that holds them if there is one."""
 
-    def __init__(self, shards: Iterable[Source], folder: TemporaryFolder | None = None) -> None:
+    def __init__(self, shards: Iterable[ShardSource], folder: TemporaryFolder | None = None) -> None:
         listed = list(shards)
         if not listed:
             raise ValueError("empty data: expected at least one shard, got none.")
         n = len(listed)
         self._shards = (
-            _gathered([_named(s, f"shard {i + 1} of {n}") for i, s in enumerate(listed)]) if n > 1 else listed
+            _merge_small([_renamed(s, f"shard {i + 1} of {n}") for i, s in enumerate(listed)]) if n > 1 else listed
         )
         self._folder = folder
 
@@ -109,42 +111,43 @@ class Sources(Sequence[Source]):
         return len(self._shards)
 
     def __getitem__(self, index: Any) -> Any:
-        """The shard with this number."""
+        """Return a shard, or several."""
         return self._shards[index]
 
     @classmethod
-    def of(cls, data: Any, gamma: float | None = None) -> Sources:
-        """Shards of whatever `fit` was given.
+    def of(cls, data: DataLike, gamma: float | None = None) -> Sources:
+        """Shards of the data that were passed to `fit`.
 
         Parameters
         ----------
         data : Trajectories, path, Minari dataset or its id, or an iterable of these
         gamma : float, optional
-            Discount, for Minari datasets that do not keep it.
+            Discount, for Minari datasets without one.
         """
         if isinstance(data, Sources):
             return data
         if isinstance(data, Iterator):
             folder = TemporaryFolder()
-            return cls(_put_aside(data, gamma, folder.path), folder)
+            return cls(_spill(data, gamma, folder.path), folder)
         is_one = isinstance(data, Trajectories | str | os.PathLike) or _is_minari(data)
         if not is_one and not isinstance(data, Iterable):
             raise _unknown(data)
-        return cls(shard for item in ([data] if is_one else data) for shard in _shards_of(item, gamma))
+        items: Iterable[Any] = [data] if is_one else data  # type: ignore[assignment]
+        return cls(shard for item in items for shard in _shards_of(item, gamma))
 
-    def changed(self, change: Callable[[Trajectories], Trajectories | None]) -> Sources | None:
-        """Shards that `change` makes of these, now and once; None if it leaves out all of them, by None.
+    def map(self, function: Callable[[Trajectories], Trajectories | None]) -> Sources | None:
+        """Apply `function` to every shard, now and once; shards for which it returns None are left out.
 
-        Shards that were not in memory are put aside in a temporary folder.
+        Results of shards that were not in memory are written to a temporary folder. None if no shard is left.
         """
         folder = TemporaryFolder()
-        shards = list(self._changed(change, folder.path))
+        shards = list(self._mapped(function, folder.path))
         return Sources(shards, folder) if shards else None
 
-    def _changed(self, change: Callable[[Trajectories], Trajectories | None], folder: Path) -> Iterator[Source]:
+    def _mapped(self, function: Callable[[Trajectories], Trajectories | None], folder: Path) -> Iterator[ShardSource]:
         for number, source in enumerate(self._shards):
             try:
-                data = change(source.load())
+                data = function(source.load())
             except (TypeError, ValueError) as error:
                 raise type(error)(f"{source.name}: {error}" if len(self) > 1 else str(error)) from None
             if data is not None and isinstance(source, InMemory):
@@ -153,9 +156,9 @@ class Sources(Sequence[Source]):
                 yield File(str(data.save(folder / f"{number}.npz")), source.name)
 
 
-def _shards_of(item: Any, gamma: float | None) -> Iterator[Source]:
+def _shards_of(item: Any, gamma: float | None) -> Iterator[ShardSource]:
     if isinstance(item, Trajectories):
-        return (InMemory(part) for part in split(item))
+        return (InMemory(part) for part in split_into_shards(item, SHARD_SIZE))
     if isinstance(item, str | os.PathLike) and (Path(item).suffix == ".npz" or Path(item).is_file()):
         return iter([File(str(Path(item).resolve()), name=str(item))])
     if isinstance(item, str) or _is_minari(item):
@@ -171,18 +174,7 @@ def _unknown(item: Any) -> TypeError:
     )
 
 
-def split(data: Trajectories, size: int = SHARD_SIZE) -> Iterator[Trajectories]:
-    """Whole segments, about `size` states at a time, as views."""
-    if len(data) <= size:
-        yield data
-        return
-    number = (data.last // size).astype(np.int64)  # of the shard in which each segment ends
-    first = np.flatnonzero(np.diff(number, prepend=-1))
-    for start, stop in zip(first, [*first[1:], data.n_segments], strict=True):
-        yield data[int(start) : int(stop)]
-
-
-def _minari_shards(dataset: Any, gamma: float | None) -> Iterator[Source]:
+def _minari_shards(dataset: Any, gamma: float | None) -> Iterator[ShardSource]:
     from gptd_rl.data.minari import import_minari
 
     name = dataset if isinstance(dataset, str) else dataset.id
@@ -200,8 +192,8 @@ def _minari_shards(dataset: Any, gamma: float | None) -> Iterator[Source]:
         yield Episodes(path, tuple(int(i) for i in group), gamma, f"episodes {group[0]}–{group[-1]} of {name}")
 
 
-def _put_aside(items: Iterator[Any], gamma: float | None, folder: Path) -> Iterator[Source]:
-    """Write Trajectories to files as they come."""
+def _spill(items: Iterator[Any], gamma: float | None, folder: Path) -> Iterator[ShardSource]:
+    """Write trajectories to files one by one."""
     for number, item in enumerate(items):
         for part, source in enumerate(_shards_of(item, gamma)):
             if isinstance(source, InMemory):
@@ -210,27 +202,27 @@ def _put_aside(items: Iterator[Any], gamma: float | None, folder: Path) -> Itera
                 yield source
 
 
-def _named(source: Any, name: str) -> Source:
+def _renamed(source: Any, name: str) -> ShardSource:
     own = "" if isinstance(source, InMemory) else f" ({source.name})"
     return replace(source, name=name + own)
 
 
-def _gathered(shards: list[Source]) -> list[Source]:
-    """Lay neighbours together where there are very many small ones in memory: each shard costs a task."""
-    gathered: list[Source] = []
-    if len(shards) <= MANY:
+def _merge_small(shards: list[ShardSource]) -> list[ShardSource]:
+    """Merge small neighbours in memory if there are many shards, since each shard costs a task."""
+    merged: list[ShardSource] = []
+    if len(shards) <= MAX_UNMERGED:
         return shards
     for shard in shards:
-        last = gathered[-1] if gathered else None
-        if isinstance(shard, InMemory) and isinstance(last, InMemory) and _fit_together(last.data, shard.data):
+        last = merged[-1] if merged else None
+        if isinstance(shard, InMemory) and isinstance(last, InMemory) and _can_merge(last.data, shard.data):
             first_name = last.name.split(" to ")[0]
-            gathered[-1] = InMemory(last.data + shard.data, f"{first_name} to {shard.name}")
+            merged[-1] = InMemory(last.data + shard.data, f"{first_name} to {shard.name}")
         else:
-            gathered.append(shard)
-    return gathered
+            merged.append(shard)
+    return merged
 
 
-def _fit_together(a: Trajectories, b: Trajectories) -> bool:
+def _can_merge(a: Trajectories, b: Trajectories) -> bool:
     return len(a) + len(b) <= SHARD_SIZE and a.n_dims == b.n_dims and (a.actions is None) == (b.actions is None)
 
 

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from gptd_rl.data.resampling import evenly_spaced
 from gptd_rl.data.trajectories import Trajectories
 from gptd_rl.sharding.dataset import ShardedDataset, ShardFunction
 from gptd_rl.temporal.shards import Shard
@@ -60,15 +61,13 @@ class DatasetSummary:
 def summarize_shard(shard: Shard, limit: int) -> DatasetSummary:
     """Look at one shard."""
     data = shard.data
-    inside = np.ones(len(data), dtype=bool)
-    inside[data.last] = False
     return DatasetSummary(
         len(data),
         data.n_rows,
         data.n_dims,
         int(data.lengths.max()),
         int(data.terminated.sum()),
-        float((1.0 - data.discounts[inside]).max(initial=0.0)),
+        float((1.0 - data.discounts[data.has_transition]).max(initial=0.0)),
         distinct_up_to(data.states, limit),
         limit,
         (data.n_segments,),
@@ -109,14 +108,14 @@ def sample(dataset: ShardedDataset, summary: DatasetSummary, size: int, every: i
     n_segments = sum(summary.n_segments)
     if step == 1 or summary.n_states / n_segments >= 4 * step * every:
         return concatenate(dataset.map(_thinned, step * every))
-    chosen = _evenly_spaced(n_segments, n_segments / step)
+    chosen = evenly_spaced(n_segments, n_segments / step)
     return concatenate(_picked(dataset, summary.n_segments, chosen, _some_segments, every))
 
 
 def contiguous_sample(dataset: ShardedDataset, summary: DatasetSummary, size: int) -> Trajectories:
     """Unbroken pieces with about `size` states altogether."""
     n_pieces = sum(summary.n_pieces)
-    chosen = _evenly_spaced(n_pieces, n_pieces * size / summary.n_states)
+    chosen = evenly_spaced(n_pieces, n_pieces * size / summary.n_states)
     return concatenate(_picked(dataset, summary.n_pieces, chosen, _some_pieces))
 
 
@@ -151,18 +150,6 @@ def _some_segments(shard: Shard, chosen: NDArray[np.int64], every: int) -> Traje
 
 def _some_pieces(shard: Shard, chosen: NDArray[np.int64]) -> Trajectories:
     return shard.data.cut(PIECE)[chosen]
-
-
-def _evenly_spaced(n: int, n_kept: float) -> NDArray[np.int64]:
-    """About `n_kept` of the numbers below n, at least one of them."""
-    return np.unique(np.linspace(0, n - 1, min(n, max(1, round(n_kept)))).round().astype(np.int64))
-
-
-def sample_segments(data: Trajectories, size: int) -> Trajectories:
-    """Evenly spaced segments with about `size` states altogether."""
-    if len(data) <= size:
-        return data
-    return data[_evenly_spaced(data.n_segments, data.n_segments * size / len(data))]
 
 
 def concatenate(parts: Iterable[Trajectories]) -> Trajectories:

@@ -9,6 +9,7 @@ bars need.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -17,10 +18,11 @@ from scipy import sparse
 from scipy.linalg import lapack
 
 from gptd_rl.data.trajectories import Trajectories
+from gptd_rl.temporal.memo import once
 from gptd_rl.types import Array
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class TemporalDifference:
     """H for one set of trajectories.
 
@@ -35,8 +37,8 @@ class TemporalDifference:
 
     @classmethod
     def of(cls, data: Trajectories) -> TemporalDifference:
-        """H for `data`."""
-        return cls(data.discounts, data.has_row, data.segment_of, data.n_segments)
+        """H of `data`, built once."""
+        return _temporal_difference(data)
 
     @property
     def shape(self) -> tuple[int, int]:
@@ -61,24 +63,6 @@ class TemporalDifference:
     def matmul(self, values: Array) -> Array:
         """H·values without the padding, of shape (n_rows, ...)."""
         return self.apply(values)[self.has_row]
-
-    def rmatmul(self, rows: Array) -> Array:
-        """Hᵀ·rows for unpadded `rows` of shape (n_rows, ...)."""
-        padded = np.zeros((len(self.discounts), *rows.shape[1:]))
-        padded[self.has_row] = rows
-        return self.apply_transposed(padded)
-
-    def gram_banded(self) -> Array:
-        """HHᵀ in LAPACK's upper banded form, of shape (2, n_rows): off-diagonal, diagonal.
-
-        The paper's sign slip is mended here: ``[HHᵀ]_{i,i+1} = −γ_i`` with the *smaller* of the two indices.
-        """
-        rows = np.flatnonzero(self.has_row)
-        gamma = self.discounts[rows]
-        band = np.zeros((2, len(rows)))
-        band[1] = 1.0 + gamma**2
-        band[0, 1:] = np.where(np.diff(rows) == 1, -gamma[:-1], 0.0)
-        return band
 
     def sparse(self) -> sparse.csr_array:
         """H as a sparse matrix of shape (n_rows, n_states)."""
@@ -106,7 +90,7 @@ class TemporalDifference:
         1 at the last state of a truncated segment and ``z_i = γ_i z_{i+1}`` before it; 0 in terminated segments. Their
         supports do not overlap, so one vector holds them all.
         """
-        return self.solve((~self.has_row).astype(np.float64))
+        return self._null_vectors
 
     def segment_sums(self, values: Array) -> Array:
         """Sum over the states of each segment, of shape (n_segments, ...)."""
@@ -116,15 +100,25 @@ class TemporalDifference:
         )
         return np.asarray(member @ values)
 
+    @cached_property
+    def _null_vectors(self) -> Array:
+        z = self.solve((~self.has_row).astype(np.float64))
+        z.flags.writeable = False
+        return z
+
+    @cached_property
+    def squared_norms(self) -> Array:
+        """‖z_s‖² of each segment, 0 for terminated ones, of shape (n_segments,)."""
+        return self.segment_sums(self._null_vectors**2)
+
     def log_det_gram(self) -> float:
         """Log det HHᵀ = Σ_s log‖z_s‖² over the truncated segments."""
-        squared = self.segment_sums(self.null_vectors() ** 2)
+        squared = self.squared_norms
         return float(np.log(squared[squared > 0]).sum())
 
     def project(self, values: Array) -> Array:
         """Π·values with Π = Hᵀ(HHᵀ)⁻¹H = I − Σ_s z_s z_sᵀ/‖z_s‖²: what the rewards can tell about values."""
-        z = self.null_vectors()
-        squared = self.segment_sums(z**2)
+        z, squared = self._null_vectors, self.squared_norms
         along = self.segment_sums(_column(z, values) * values)
         along /= _column(np.where(squared > 0, squared, 1.0), along)
         return values - _column(z, values) * along[self.segment_of]
@@ -143,3 +137,17 @@ class TemporalDifference:
 def _column(vector: NDArray[Any], like: Array) -> NDArray[Any]:
     """Give `vector` the trailing axes of `like`, to scale its rows."""
     return vector.reshape(-1, *([1] * (like.ndim - 1)))
+
+
+@once
+def _temporal_difference(data: Trajectories) -> TemporalDifference:
+    """H of `data`, built once."""
+    return TemporalDifference(data.discounts, data.has_row, data.segment_of, data.n_segments)
+
+
+@once
+def discounted_returns(data: Trajectories) -> Array:
+    """Returns y of each state, 0 as the bootstrap at a truncation, of shape (n_states,), computed once."""
+    returns = TemporalDifference.of(data).returns(data.rewards)
+    returns.flags.writeable = False
+    return returns

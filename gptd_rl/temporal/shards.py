@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from scipy import sparse
 
 from gptd_rl.data.trajectories import Trajectories
-from gptd_rl.temporal.differences import TemporalDifference
+from gptd_rl.temporal.differences import TemporalDifference, discounted_returns
 from gptd_rl.temporal.targets import Noise
 from gptd_rl.types import Array
 
@@ -80,11 +80,10 @@ class Shard:
             H = TemporalDifference.of(data)
             return cls(data, noise, H, np.where(H.has_row, data.rewards, 0.0), np.zeros(len(data)), data.n_rows, 0.0)
         H = TemporalDifference.of(data)
-        z = H.null_vectors()
-        squared = H.segment_sums(z**2)
+        z, squared = H.null_vectors(), H.squared_norms
         tail = z / np.sqrt(np.where(squared > 0, squared, 1.0))[H.segment_of]
         tail[tail < NEGLIGIBLE] = 0.0
-        targets = H.project(H.returns(data.rewards))
+        targets = H.project(discounted_returns(data))
         return cls(data, noise, H, targets, tail, data.n_rows, 0.5 * H.log_det_gram())
 
     @property

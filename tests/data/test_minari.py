@@ -17,7 +17,6 @@ import pytest
 from gymnasium import spaces
 from numpy.testing import assert_array_equal
 
-from gptd_rl.data.minari import from_minari, to_minari
 from gptd_rl.data.trajectories import Trajectories
 from gptd_rl.exceptions import CollectionError
 from gptd_rl.rollouts.collect import collect
@@ -80,9 +79,9 @@ def data() -> Trajectories:
 @pytest.mark.parametrize("with_spaces", [False, True])
 def test_there_and_back(data, data_format, with_spaces):
     known: dict[str, Any] = dict(env=Counting()) if with_spaces else {}
-    dataset = to_minari(data, "counting/random-v0", data_format=data_format, **known)
-    assert_same(from_minari(dataset), data)
-    assert_same(from_minari("counting/random-v0"), data)
+    dataset = data.to_minari("counting/random-v0", data_format=data_format, **known)
+    assert_same(Trajectories.from_minari(dataset), data)
+    assert_same(Trajectories.from_minari("counting/random-v0"), data)
     assert dataset.total_steps == data.n_transitions
     assert dataset.total_episodes == data.n_segments
     assert "counting/random-v0" in minari.list_local_datasets()
@@ -92,7 +91,7 @@ def test_there_and_back(data, data_format, with_spaces):
 
 
 def test_both_flags_are_kept(data):
-    for episode, terminated in zip(to_minari(data, "flags-v0"), data.terminated, strict=True):
+    for episode, terminated in zip(data.to_minari("flags-v0"), data.terminated, strict=True):
         assert episode.terminations.tolist() == [False] * (len(episode) - 1) + [terminated]
         assert episode.truncations.tolist() == [False] * (len(episode) - 1) + [not terminated]
 
@@ -103,27 +102,27 @@ def test_both_flags_are_kept(data):
 def test_spaces_are_made_up_if_need_be(actions):
     episode = dict(observations=[[0.0], [0.1], [0.2]], actions=actions, rewards=[1.0, 2.0], terminated=True)
     data = Trajectories.from_episodes([episode], gamma=GAMMA)
-    dataset = to_minari(data, "made-up-v0")
+    dataset = data.to_minari("made-up-v0")
     assert all(dataset.action_space.contains(action) for action in dataset[0].actions)
-    assert_same(from_minari(dataset), data)
+    assert_same(Trajectories.from_minari(dataset), data)
 
 
 def test_varying_discounts_come_back(data):
     discounts = np.where(data.discounts > 0, np.linspace(0.1, 0.9, len(data)), 0)
     varying = Trajectories(data.states, data.rewards, discounts, data.lengths, data.terminated, data.actions)
-    dataset = to_minari(varying, "varying-v0")
-    assert_same(from_minari(dataset), varying)
-    assert set(from_minari(dataset, gamma=0.5).discounts) == {0.0, 0.5}
+    dataset = varying.to_minari("varying-v0")
+    assert_same(Trajectories.from_minari(dataset), varying)
+    assert set(Trajectories.from_minari(dataset, gamma=0.5).discounts) == {0.0, 0.5}
 
 
 def test_the_environment_can_be_made_again():
     data = collect("CartPole-v1", n_transitions=50, gamma=GAMMA, seed=0)
     metadata = dict(author="A. Cat", description="random", algorithm_name="none")
-    dataset = to_minari(data, "cartpole/random-v0", env="CartPole-v1", metadata=metadata)
+    dataset = data.to_minari("cartpole/random-v0", env="CartPole-v1", metadata=metadata)
     assert dataset.recover_environment().spec.id == "CartPole-v1"
     assert dataset.observation_space.dtype == np.float32
     assert dataset.storage.metadata["author"] == {"A. Cat"}
-    assert_same(from_minari(dataset), data)
+    assert_same(Trajectories.from_minari(dataset), data)
 
 
 def test_datasets_of_others(data):
@@ -146,47 +145,47 @@ def test_datasets_of_others(data):
             observation_space=spaces.Discrete(3),
             action_space=spaces.Discrete(2),
         )
-    read = from_minari(dataset, gamma=0.8)
+    read = Trajectories.from_minari(dataset, gamma=0.8)
     assert read.terminated.tolist() == [False, True, False]
     assert_array_equal(read.states[:3], np.eye(3))
     assert set(read.discounts) == {0.0, 0.8}
     with pytest.raises(ValueError, match="no discount: pass gamma"):
-        from_minari(dataset)
+        Trajectories.from_minari(dataset)
 
 
 def test_episodes_too_long_for_minari(data):
     n = 33_000
     episode = dict(observations=np.arange(n + 1.0), actions=np.zeros(n, int), rewards=np.ones(n), terminated=True)
     long = Trajectories.from_episodes([episode], gamma=GAMMA)
-    dataset = to_minari(long, "long-v0")
+    dataset = long.to_minari("long-v0")
     assert dataset.storage.FORMAT == "hdf5"
-    assert_same(from_minari(dataset), long)
-    dataset = to_minari(long, "long-v1", data_format="arrow")
+    assert_same(Trajectories.from_minari(dataset), long)
+    dataset = long.to_minari("long-v1", data_format="arrow")
     with pytest.raises(ValueError, match=r"episode 0 of long-v1 has 33000 steps, but Minari returned"):
-        from_minari(dataset)
+        Trajectories.from_minari(dataset)
 
 
 def test_what_minari_cannot_hold(data, root):
     with pytest.raises(ValueError, match="these trajectories have none"):
-        to_minari(Trajectories.from_chain([0, 1, 2], [1, 1], [0.9, 0.9]), "none-v0")
+        Trajectories.from_chain([0, 1, 2], [1, 1], [0.9, 0.9]).to_minari("none-v0")
     paid = data.rewards.copy()
     paid[data.last[data.terminated][0]] = 1.0
     changed = Trajectories(data.states, paid, data.discounts, data.lengths, data.terminated, data.actions)
     with pytest.raises(ValueError, match="what follows a terminal state"):
-        to_minari(changed, "paid-v0")
+        changed.to_minari("paid-v0")
     with pytest.raises(ValueError, match=r"the states are no observations from Discrete\(1001\)"):
-        to_minari(data, "wrong-v0", observation_space=spaces.Discrete(1001))
+        data.to_minari("wrong-v0", observation_space=spaces.Discrete(1001))
     with pytest.raises(ValueError, match=r"the actions are not from Discrete\(2\)"):
-        to_minari(data, "wrong-v0", action_space=spaces.Discrete(2))
+        data.to_minari("wrong-v0", action_space=spaces.Discrete(2))
     for name in ("no version", "no-version", "../up-v0"):
         with pytest.raises(ValueError, match="expected a dataset id such as"):
-            to_minari(data, name)
+            data.to_minari(name)
     assert not any(path.is_dir() for path in root.iterdir()), "nothing half-made is left"
-    to_minari(data, "twice-v0")
+    data.to_minari("twice-v0")
     with pytest.raises(ValueError, match="'twice-v0' exists already"):
-        to_minari(data, "twice-v0")
+        data.to_minari("twice-v0")
     with pytest.raises(FileNotFoundError, match="nowhere-v0"):
-        from_minari("nowhere-v0")
+        Trajectories.from_minari("nowhere-v0")
 
 
 # ------------------------------------------------------------------ streams
@@ -195,7 +194,7 @@ def test_what_minari_cannot_hold(data, root):
 def test_a_stream_is_what_would_be_collected():
     expected = collect(Counting(), n_transitions=300, gamma=GAMMA, seed=5)
     dataset = collect_to_minari(Counting(), dataset_id="some/stream-v0", n_transitions=300, gamma=GAMMA, seed=5)
-    assert_same(from_minari(dataset), expected)
+    assert_same(Trajectories.from_minari(dataset), expected)
     assert dataset.total_steps == 300
     assert dataset.observation_space == Counting.observation_space
     assert dataset.storage.metadata["dataset_size"] > 0
@@ -206,7 +205,7 @@ def test_a_stream_of_several_environments_has_the_same_episodes():
         return gym.make_vec("CartPole-v1", num_envs=3, vectorization_mode="sync")
 
     dataset = collect_to_minari(make(), dataset_id="several-v0", n_transitions=200, gamma=GAMMA, seed=5)
-    streamed = sorted(s.states.tolist() for s in from_minari(dataset))
+    streamed = sorted(s.states.tolist() for s in Trajectories.from_minari(dataset))
     collected = collect(make(), n_transitions=200, gamma=GAMMA, seed=5)
     assert streamed == sorted(s.states.tolist() for s in collected)
 
@@ -214,7 +213,7 @@ def test_a_stream_of_several_environments_has_the_same_episodes():
 def test_long_episodes_are_written_in_pieces_that_share_their_ends():
     env = Counting(lengths=(2000, 5))
     dataset = collect_to_minari(env, dataset_id="pieces-v0", n_transitions=2500, gamma=GAMMA, chunk=300)
-    data = from_minari(dataset)
+    data = Trajectories.from_minari(dataset)
     assert data.n_transitions == 2500
     assert data.lengths.max() <= 300 + 256 + 1
     pieces = [s for s in data if s.states[0, 0] == 1]
@@ -232,12 +231,12 @@ def test_normalised_observations_are_kept_as_seen():
     env = VecNormalize(DummyVecEnv([lambda: gym.make("CartPole-v1")]))
     expected = collect(env, n_transitions=60, gamma=GAMMA, seed=0)
     dataset = collect_to_minari(env, dataset_id="normal-v0", n_transitions=60, gamma=GAMMA, seed=0)
-    assert_same(from_minari(dataset), expected)
+    assert_same(Trajectories.from_minari(dataset), expected)
 
 
 def test_a_stream_can_be_lengthened_with_new_episodes():
     def lengthen(n):
-        return from_minari(
+        return Trajectories.from_minari(
             collect_to_minari("CartPole-v1", dataset_id="longer-v0", n_transitions=n, gamma=GAMMA, seed=5)
         )
 
@@ -266,7 +265,7 @@ def test_after_an_error_everything_is_in_the_dataset():
 
 
 def test_streams_are_not_mixed_up(data):
-    to_minari(data, "whole-v0")
+    data.to_minari("whole-v0")
     with pytest.raises(ValueError, match="was not begun by collect_to_minari"):
         collect_to_minari(Counting(), dataset_id="whole-v0", n_transitions=90, gamma=GAMMA)
     collect_to_minari(Counting(), dataset_id="mine-v0", n_transitions=20, gamma=GAMMA)
@@ -284,7 +283,9 @@ def test_streams_are_not_mixed_up(data):
 @pytest.mark.parametrize("spoilt", ["", "half", "gone"])
 def test_what_a_kill_can_spoil_is_mended(root, spoilt):
     """The account of the whole is cut short, and the last episode is half written."""
-    data = from_minari(collect_to_minari(Counting(), dataset_id="s-v0", n_transitions=80, gamma=GAMMA, seed=0))
+    data = Trajectories.from_minari(
+        collect_to_minari(Counting(), dataset_id="s-v0", n_transitions=80, gamma=GAMMA, seed=0)
+    )
     folder = root / "s-v0" / "data"
     text = (folder / "metadata.json").read_text()
     (folder / "metadata.json").write_text(text[: len(text) // 2] if spoilt else "")
@@ -296,7 +297,9 @@ def test_what_a_kill_can_spoil_is_mended(root, spoilt):
     (last / "part-0.arrow").write_bytes(b"half")
     (root / ".t-v0.partial").mkdir()  # killed while making an empty dataset
     collect_to_minari(Counting(), dataset_id="t-v0", n_transitions=20, gamma=GAMMA)
-    again = from_minari(collect_to_minari(Counting(), dataset_id="s-v0", n_transitions=99, gamma=GAMMA, seed=0))
+    again = Trajectories.from_minari(
+        collect_to_minari(Counting(), dataset_id="s-v0", n_transitions=99, gamma=GAMMA, seed=0)
+    )
     assert again.n_transitions == 99
     assert_same(again[: data.n_segments - 1], data[:-1])
 
@@ -351,7 +354,7 @@ def test_kills_cost_the_episode_under_way(root):
 
     total = sum(length for _, length in kept) + 101
     subprocess.run([sys.executable, script, log, str(total)], env=environment, check=True)
-    data = from_minari("killed/often-v0")
+    data = Trajectories.from_minari("killed/often-v0")
     assert data.n_transitions == total
     assert [(s.states[0, 0], s.n_transitions) for s in data][: len(kept)] == kept
     assert len({s.states[0, 0] for s in data}) == data.n_segments, "no episode was collected twice"

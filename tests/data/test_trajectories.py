@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 import dataclasses
+import pickle
 import re
 from types import SimpleNamespace
 from typing import Any
@@ -70,6 +72,7 @@ def test_counts_and_places():
     assert_array_equal(data.last, [2, 4])
     assert_array_equal(data.segment_of, [0, 0, 0, 1, 1])
     assert_array_equal(data.has_row, [True, True, True, True, False])
+    assert_array_equal(data.has_transition, [True, True, False, True, False])
 
 
 def test_repr_tells_the_sizes():
@@ -558,6 +561,7 @@ def ways_to_make() -> dict[str, Trajectories]:
         "fewer inputs": data.take_inputs([1]),
         "thinned": data.thin(2),
         "cut": data.cut(1),
+        "values": Trajectories.from_values([[0.0], [1.0]], [1.0, 2.0], [3, 4]),
     }
 
 
@@ -578,12 +582,44 @@ def test_attributes_cannot_be_replaced():
         data.rewards = np.zeros(5)  # type: ignore[misc]
 
 
-@pytest.mark.parametrize("name", ["starts", "last", "segment_of", "has_row"])
-def test_derived_arrays_are_the_callers_own(name):
+DERIVED = ("starts", "last", "segment_of", "has_row", "has_transition")
+
+
+@pytest.mark.parametrize("name", DERIVED)
+def test_derived_arrays_are_read_only_and_computed_once(name):
     data = record()
-    before = getattr(data, name).copy()
-    getattr(data, name)[:] = 0
-    assert_array_equal(getattr(data, name), before)
+    with pytest.raises(ValueError, match="read-only"):
+        getattr(data, name)[:] = 0
+    assert getattr(data, name) is getattr(data, name)
+
+
+@pytest.mark.parametrize("again", [copy.copy, copy.deepcopy, lambda data: pickle.loads(pickle.dumps(data))])
+def test_trajectories_copies_hold_the_same_read_only_arrays(again):
+    data = record()
+    assert data.n_rows == 4 and data.last.size == 2  # cached
+    copied = again(data)
+    assert set(vars(copied)) == set(ARRAYS), "caches are not copied"
+    assert_same(copied, data)
+    with pytest.raises(ValueError, match="read-only"):
+        copied.rewards[0] = 1.0
+
+
+def test_trajectories_replace_computes_derived_arrays_again():
+    data = record()
+    assert_array_equal(data.last, [2, 4])
+    changes: Any = dict(
+        lengths=[2, 3], terminated=[False, True], rewards=[1, 0, 2, 3, 0], discounts=[0.9, 0, 0.9, 0.9, 0]
+    )
+    changed = dataclasses.replace(data, **changes)
+    assert_array_equal(changed.last, [1, 4])
+    assert_array_equal(changed.has_row, [True, False, True, True, True])
+    assert_array_equal(changed.has_transition, [True, False, True, True, False])
+
+
+def test_trajectories_takes_a_terminal_state_by_itself():
+    data = sample([(2, True), (7, True)]).thin(3, 1)
+    assert_array_equal(data.lengths, [1, 2])
+    assert_same(dataclasses.replace(data, rewards=data.rewards), data)
 
 
 # Picking segments

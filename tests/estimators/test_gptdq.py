@@ -16,16 +16,17 @@ from gptd_rl import (
     GPTDQ,
     FactorAnalysis,
     Isotropic,
-    SquaredExponential,
     Trajectories,
     linalg,
 )
-from gptd_rl.data.action_types import Box, Discrete
-from gptd_rl.data.state_actions import ask, pair_up
+from gptd_rl.data.actions import ContinuousActions, DiscreteActions
+from gptd_rl.data.state_actions import query_policy, to_state_actions
 from gptd_rl.estimators import engines as problems
+from gptd_rl.estimators.action_kernels import action_kernel
 from gptd_rl.exceptions import NotFittedError
 from gptd_rl.inference import exact
 from gptd_rl.inference.model import Model
+from gptd_rl.kernels import paper_kernel
 from gptd_rl.kernels import stationary as kernels
 from gptd_rl.kernels.stationary import ActionKernel
 from gptd_rl.temporal import targets as observations
@@ -147,7 +148,7 @@ def towards(x: np.ndarray) -> int:
     return int(x[0] > 0) + int(x[1] > 0)
 
 
-MODEL = Model(SquaredExponential(ARD([0.6, 1.1]), 1.3, 0.4), 0.2)
+MODEL = Model(paper_kernel(ARD([0.6, 1.1]), 1.3, 0.4), 0.2)
 
 
 def held(rho: float = 0.0, **options: Any) -> GPTDQ:
@@ -158,7 +159,7 @@ def held(rho: float = 0.0, **options: Any) -> GPTDQ:
 
 
 def model_of_pairs(rho: float, n_actions: int = 3) -> Model:
-    return replace(MODEL, kernel=Discrete(n_actions, rho).tie(MODEL.kernel))
+    return replace(MODEL, kernel=action_kernel(MODEL.kernel, DiscreteActions(n_actions, rho)))
 
 
 ASKED = np.random.default_rng(9).normal(size=(5, 2))
@@ -279,7 +280,7 @@ def test_a_correlation_of_actions_lies_below_1(rho):
 def test_pairs_by_the_rules(mix, policy, seed):
     data = logged(mix, seed)
     expected = naive_pairs(data, 3, policy)
-    pairs = pair_up(data, Discrete(3), policy)
+    pairs = to_state_actions(data, DiscreteActions(3), policy)
     if not expected:
         assert pairs is None
         return
@@ -298,7 +299,7 @@ def test_data_of_the_policy_itself_are_not_cut():
     data = sample(MIXES["mixed"], 1, n_dims=2)
     actions = np.array([towards(x) for x in data.states])
     data = Trajectories(data.states, data.rewards, data.discounts, data.lengths, data.terminated, actions)
-    on, off = pair_up(data, Discrete(3)), pair_up(data, Discrete(3), towards)
+    on, off = to_state_actions(data, DiscreteActions(3)), to_state_actions(data, DiscreteActions(3), towards)
     assert on is not None and off is not None
     assert off.n_segments == data.n_segments
     assert_array_equal(off.lengths - on.lengths, ~data.terminated)  # the last action is known now
@@ -309,13 +310,15 @@ def test_continuous_actions_are_columns():
     data = sample([(3, True), (3, False)], n_dims=1)
     actions = np.arange(12.0).reshape(6, 2)
     data = Trajectories(data.states, data.rewards, data.discounts, data.lengths, data.terminated, actions)
-    pairs = pair_up(data, Box((2,)))
+    pairs = to_state_actions(data, ContinuousActions((2,)))
     assert pairs is not None
     assert_array_equal(pairs.lengths, [3, 2])
     x = data.states[:, 0]
     expected = [[x[0], 0, 1], [x[1], 2, 3], [x[2], 2, 3], [x[3], 6, 7], [x[4], 8, 9]]  # the last action is pinned
     assert_array_equal(pairs.states, expected)
-    again = pair_up(data, Box((2,)), lambda state: actions[np.flatnonzero(x == state[0])[0]] * (1 + 1e-9))
+    again = to_state_actions(
+        data, ContinuousActions((2,)), lambda state: actions[np.flatnonzero(x == state[0])[0]] * (1 + 1e-9)
+    )
     assert again is not None
     assert_array_equal(again.lengths, [3, 3], err_msg="rounding is no other action")
 
@@ -337,8 +340,8 @@ on_batches.batched = True  # type: ignore[attr-defined]
 
 def test_policies_of_every_kind_are_one():
     for policy in (towards, Predicts(), on_batches):
-        assert_array_equal(ask(policy, ASKED), [towards(x) for x in ASKED])
-    assert len(ask(towards, ASKED[:0])) == 0
+        assert_array_equal(query_policy(policy, ASKED), [towards(x) for x in ASKED])
+    assert len(query_policy(towards, ASKED[:0])) == 0
 
 
 # -------------------------------------------------------------------------------------- posterior and evidence
@@ -351,7 +354,7 @@ def test_policies_of_every_kind_are_one():
 def test_posterior_and_evidence_are_those_of_H_and_K(mix, policy, noise, rho):
     data = logged(mix)
     q = held(rho, noise=noise).fit(data, policy=policy)
-    pairs = pair_up(data, Discrete(3), policy)
+    pairs = to_state_actions(data, DiscreteActions(3), policy)
     assert pairs is not None
     dense = Dense(model_of_pairs(rho), pairs, noise)
     mean, std = q.predict(ASKED, TRIED, return_std=True)
@@ -369,7 +372,7 @@ def test_three_pairs_by_hand():
     """x=0 → x=1 by action 1 (reward 2), then the end by action 0 (reward 3): all numbers written out."""
     episode = dict(observations=[[0.0], [1.0], [5.0]], actions=[1, 0], rewards=[2.0, 3.0], terminated=True)
     data = Trajectories.from_episodes([episode], gamma=0.5)
-    kernel = SquaredExponential(Isotropic(2.0, 1), 4.0, 1.0, fixed=("v0", "b", "h"))
+    kernel = paper_kernel(Isotropic(2.0, 1), 4.0, 1.0, fixed=("v0", "b", "h"))
     # pairs (0, 1), (1, 0), (5, 0), (5, 1); only (1, 0) and (5, 0), (0, 1) and (5, 1) correlate
     far, mid = 4.0 * np.exp(-25.0) + 1.0, 4.0 * np.exp(-16.0) + 1.0
     K = np.array([[5.0, 0.0, 0.0, far], [0.0, 5.0, mid, 0.0], [0.0, mid, 5.0, 0.0], [far, 0.0, 0.0, 5.0]])
@@ -379,7 +382,7 @@ def test_three_pairs_by_hand():
     k = np.column_stack([K[:, 0], K[:, 1], [4.0 * np.exp(-1.0) + 1.0, 0.0, 0.0, mid]])
     for noise, Sigma in [("stochastic", 0.1 * H @ H.T), ("deterministic", 0.1 * np.eye(4))]:
         q = GPTDQ(kernel, noise_variance=0.1, noise=noise).fit(data)  # type: ignore[arg-type]
-        assert q.actions_ == Discrete(2)
+        assert q.actions_ == DiscreteActions(2)
         S = H @ K @ H.T + Sigma
         mean, std = q.predict([[0.0], [1.0], [1.0]], [1, 0, 1], return_std=True)
         assert_allclose(mean, k.T @ H.T @ np.linalg.solve(S, r), rtol=1e-10)
@@ -415,7 +418,7 @@ def test_terminated_data_are_regression_by_action():
 @pytest.mark.parametrize("mix", ["terminated", "mixed"])
 @pytest.mark.parametrize("repeated", [False, True])
 def test_gradient_of_the_evidence(mix, policy, noise, rho, repeated):
-    pairs = pair_up(logged(mix, repeated=repeated), Discrete(3), policy)
+    pairs = to_state_actions(logged(mix, repeated=repeated), DiscreteActions(3), policy)
     assert pairs is not None
     seen = build_targets(pairs, noise)
 
@@ -430,7 +433,7 @@ def test_gradient_of_the_evidence(mix, policy, noise, rho, repeated):
 
 
 def test_each_action_is_factorised_by_itself(monkeypatch):
-    pairs = pair_up(logged("terminated", repeated=True), Discrete(3))
+    pairs = to_state_actions(logged("terminated", repeated=True), DiscreteActions(3))
     assert pairs is not None
     seen, model = build_targets(pairs, "stochastic"), model_of_pairs(0.0)
     counts = np.bincount(seen.states[:, -1].astype(int))
@@ -458,7 +461,7 @@ def test_each_action_is_factorised_by_itself(monkeypatch):
 @every_noise
 @pytest.mark.parametrize("policy", [None, towards], ids=["on", "off"])
 def test_places_without_a_target_are_left_out(noise, policy, monkeypatch):
-    pairs = pair_up(logged("truncated"), Discrete(3), policy)
+    pairs = to_state_actions(logged("truncated"), DiscreteActions(3), policy)
     assert pairs is not None
     whole = build_targets(pairs, noise)
     monkeypatch.setattr(observations, "MIN_EMPTY_ROWS", 1)
@@ -495,7 +498,7 @@ def test_a_subset_of_all_pairs_is_exact(policy, noise, rho, sparsely, monkeypatc
     data = logged("mixed")
     q = held(rho, noise=noise).fit(data, policy=policy)
     assert q.method_ == "sparse" and q.exact_
-    pairs = pair_up(data, Discrete(3), policy)
+    pairs = to_state_actions(data, DiscreteActions(3), policy)
     assert pairs is not None
     dense = Dense(model_of_pairs(rho), pairs, noise)
     mean, std = q.predict(ASKED, TRIED, return_std=True)
@@ -516,9 +519,7 @@ def test_a_subset_of_all_pairs_is_exact(policy, noise, rho, sparsely, monkeypatc
 @pytest.mark.usefixtures("sparsely")
 def test_gradient_of_the_bound(noise, rho, bias):
     data = with_actions(sample([(20, False), (15, True), (25, True)], n_dims=2))
-    kernel = SquaredExponential(
-        ARD([0.6, 1.1]), 1.3, bias, fixed=("v0", "a1", "a2", "b") if bias else ("v0", "a1", "a2")
-    )
+    kernel = paper_kernel(ARD([0.6, 1.1]), 1.3, bias, fixed=("v0", "a1", "a2", "b") if bias else ("v0", "a1", "a2"))
     q = GPTDQ(
         kernel,
         n_actions=3,
@@ -538,7 +539,7 @@ def test_gradient_of_the_bound(noise, rho, bias):
         return q.log_marginal_likelihood(theta)
 
     assert_allclose(gradient[free], central_differences(at, q.theta_[free]), rtol=1e-5, atol=1e-6)
-    pairs = pair_up(data, Discrete(3), towards)
+    pairs = to_state_actions(data, DiscreteActions(3), towards)
     assert pairs is not None
     model = Model(ActionKernel(kernel.metric, 1.3, bias, n_actions=3, action_correlation=rho), 0.2)
     assert bound < Dense(model, pairs, noise).log_likelihood
@@ -606,9 +607,7 @@ class Table:
 
 UNIFORM = np.full((8, 3), 1.0 / 3.0)
 CHOICE = np.array([0, 1, 2, 2, 1, 0, 1, 2])
-TABULAR = SquaredExponential(
-    Isotropic(50.0, 1), 100.0, 1.0, fixed=("v0", "b", "h")
-)  # states know nothing of each other
+TABULAR = paper_kernel(Isotropic(50.0, 1), 100.0, 1.0, fixed=("v0", "b", "h"))  # states know nothing of each other
 
 
 def chosen(x: np.ndarray) -> int:
@@ -724,7 +723,7 @@ def test_continuous_actions():
     q = GPTDQ(noise="deterministic", candidates=candidates, n_restarts=0).fit(
         system.sample(15, 0), policy=lambda x: -0.4 * x
     )
-    assert q.actions_ == Box((1,))
+    assert q.actions_ == ContinuousActions((1,))
     assert q.relevances_.shape == q.action_relevances_.shape == (1,)
     x, a = np.meshgrid(np.linspace(-1, 1, 9), candidates, indexing="ij")
     truth = system.value(x, a)
@@ -785,7 +784,7 @@ def test_draws_where_the_variance_is_rounding():
     """A long lengthscale and no noise: what the posterior leaves open is less than what its subtraction can tell."""
     steps = np.linspace(0.0, 1.0, 30)
     episode = dict(observations=steps, actions=np.zeros(29, int), rewards=-np.ones(29), terminated=True)
-    kernel = SquaredExponential(Isotropic(0.5, 1), 100.0, 100.0, fixed=("v0", "b", "h"))
+    kernel = paper_kernel(Isotropic(0.5, 1), 100.0, 100.0, fixed=("v0", "b", "h"))
     q = GPTDQ(kernel, noise_variance=1e-13, objective="marginal_likelihood")
     q.fit(Trajectories.from_episodes([episode], gamma=1.0))
     states = np.linspace(0.0, 1.0, 200)[:, None]
@@ -966,7 +965,7 @@ N = len(logged("mixed"))
         (dict(action_correlation=0.1), replaced(np.full(N, 0.5)), ValueError, r"for discrete actions"),
         (dict(kernel="cubic"), logged("mixed"), ValueError, r"kernel must be one of"),
         (
-            dict(kernel=SquaredExponential(ARD(np.ones(3)))),
+            dict(kernel=paper_kernel(ARD(np.ones(3)))),
             logged("mixed"),
             ValueError,
             r"3 dimensions; got .* width 2",

@@ -582,7 +582,7 @@ def test_actions_outside_the_space(answer, message):
 
 
 def test_errors_come_at_once_where_steps_are_slow(monkeypatch):
-    monkeypatch.setattr(rollouts, "PATIENCE", 0.0)
+    monkeypatch.setattr(rollouts, "MAX_BLOCK_SECONDS", 0.0)
     env = Scripted(bad={"lenient": True})
     with pytest.raises(CollectionError, match=r"action 7 is outside.*\(episode 1, step 1\)"):
         collect(env, lambda o: 7 if tuple(o[1:]) == (1, 1) else 0, n_transitions=50, gamma=GAMMA, seed=0)
@@ -640,7 +640,7 @@ def test_unknown_environments():
     with pytest.raises(TypeError, match=r"expected an environment id.*; got int"):
         collect(3, n_transitions=5, gamma=GAMMA)
     with pytest.raises(TypeError, match=r"expected a policy with predict.*; got str"):
-        collect(Scripted(), "left", n_transitions=5, gamma=GAMMA)
+        collect(Scripted(), "left", n_transitions=5, gamma=GAMMA)  # type: ignore[arg-type]
 
 
 class Native(VectorEnv):

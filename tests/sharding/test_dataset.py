@@ -27,12 +27,13 @@ from numpy.testing import assert_allclose, assert_array_equal
 
 from gptd_rl import GPTD, Trajectories
 from gptd_rl.data import files as archive
+from gptd_rl.data.resampling import split_into_shards
 from gptd_rl.estimators import engines as problems
 from gptd_rl.inference import sparse
 from gptd_rl.selection import bound
 from gptd_rl.sharding import sources as shard_sources
 from gptd_rl.sharding.dataset import ATTEMPTS, Cache, Dask, ShardedDataset, ShardSpec, Threads, make_backend
-from gptd_rl.sharding.sources import Episodes, File, Sources, split
+from gptd_rl.sharding.sources import Episodes, File, Sources
 from gptd_rl.temporal.shards import Shard
 from tests.helpers import MIXES, NOISES, assert_same, sample
 from tests.mdps import Walk, roll_out
@@ -245,7 +246,7 @@ def test_a_missing_file_is_named(tmp_path):
 @given(st.lists(st.integers(2, 40), min_size=1, max_size=30), st.integers(1, 120))
 def test_a_split_is_whole_segments_in_order(lengths, size):
     data = sample([(n, i % 3 == 0) for i, n in enumerate(lengths)], n_dims=1)
-    shards = list(split(data, size))
+    shards = list(split_into_shards(data, size))
     assert_same(Trajectories.concatenate(shards), data)
     assert all(np.shares_memory(shard.states, data.states) for shard in shards), "views, not copies"
     assert all(len(shard) < size + max(lengths) for shard in shards)
@@ -255,9 +256,9 @@ def test_a_split_is_whole_segments_in_order(lengths, size):
 
 
 def test_large_data_are_split_for_fit(monkeypatch):
-    monkeypatch.setattr(split, "__defaults__", (25,))
+    monkeypatch.setattr(shard_sources, "SHARD_SIZE", 25)
     shards = Sources.of(DATA)
-    assert len(shards) == len(list(split(DATA, 25))) > 4
+    assert len(shards) == len(list(split_into_shards(DATA, 25))) > 4
     assert_same(Trajectories.concatenate([s.load() for s in shards]), DATA)
 
 
@@ -380,19 +381,22 @@ def test_a_name_of_nothing(name, minari_root):
 
 def test_many_tiny_shards_are_laid_together_and_keep_their_names():
     segments = list(wander(700))
-    assert len(segments) > shard_sources.MANY
+    assert len(segments) > shard_sources.MAX_UNMERGED
     n = len(segments)
     (only,) = Sources.of(segments)
     assert only.name == f"shard 1 of {n} to shard {n} of {n}"
     assert_same(only.load(), Trajectories.concatenate(segments))
-    assert len(Sources.of(segments[: shard_sources.MANY])) == shard_sources.MANY, "a few are left as they are"
+    assert len(Sources.of(segments[: shard_sources.MAX_UNMERGED])) == shard_sources.MAX_UNMERGED, (
+        "a few are left as they are"
+    )
 
 
 def test_tiny_shards_are_laid_together_only_as_far_as_they_fit(files, monkeypatch):
-    monkeypatch.setattr(shard_sources, "MANY", 4)
+    monkeypatch.setattr(shard_sources, "MAX_UNMERGED", 4)
     monkeypatch.setattr(shard_sources, "SHARD_SIZE", 30)
     wide, acting = sample([(2, True)], n_dims=3), with_actions(PARTS[1])
-    shards = Sources.of([PARTS[1], PARTS[1], wide, acting, acting, files[1], PARTS[1], PARTS[3], PARTS[1]])
+    long = sample([(31, True)], n_dims=PARTS[1].n_dims)
+    shards = Sources.of([PARTS[1], PARTS[1], wide, acting, acting, files[1], PARTS[1], long, PARTS[1]])
     names = [shard.name.split(" (")[0] for shard in shards]
     assert names == [
         "shard 1 of 9 to shard 2 of 9",
@@ -403,7 +407,6 @@ def test_tiny_shards_are_laid_together_only_as_far_as_they_fit(files, monkeypatc
         "shard 8 of 9",
         "shard 9 of 9",
     ]
-    assert len(PARTS[3]) > 30
     assert_same(shards[0].load(), PARTS[1] + PARTS[1])
 
 

@@ -1,8 +1,7 @@
-"""What an action is in a pair [x, a] of a state and an action: one numbered column, or coordinates like those of x.
+"""How actions are encoded in a pair [x, a] of a state and an action: one categorical column, or coordinates like x.
 
-`Discrete` actions are numbers, compared but never subtracted: a *label* behind the state, which `ActionKernel` reads.
-`Box` actions are coordinates: the metric of the kernel reaches over [x, a], and says how much each of them matters.
-`NoActions` is for value functions of states alone, so that whoever holds data need not ask which it is.
+`DiscreteActions` are category numbers: equal or not, but without distances. `ContinuousActions` are coordinates: the
+metric of the kernel covers [x, a] and gives each of them a relevance. `NoActions` describes states alone.
 """
 
 from __future__ import annotations
@@ -13,15 +12,14 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from gptd_rl.kernels.stationary import ActionKernel, SquaredExponential
-from gptd_rl.types import Array
+from gptd_rl.types import Array, BoolArray, IntArray
 
-# Continuous actions that differ by no more are the same: a policy asked again may round differently.
-RELATIVELY_CLOSE, CLOSE = 1e-5, 1e-6
+# Continuous actions within these tolerances are equal: two calls of a policy may round differently.
+RELATIVE_TOLERANCE, ABSOLUTE_TOLERANCE = 1e-5, 1e-6
 
 
 class Actions(Protocol):
-    """How actions stand in the last columns of a pair, and what the kernel makes of them."""
+    """Encoding of actions in the last columns of a pair."""
 
     @property
     def n_columns(self) -> int:
@@ -29,54 +27,42 @@ class Actions(Protocol):
         ...
 
     @property
-    def n_labels(self) -> int:
-        """How many of these are names, not coordinates."""
-        ...
-
-    def tie(self, kernel: SquaredExponential) -> SquaredExponential:
-        """The kernel over pairs, from one over coordinates."""
+    def n_categorical(self) -> int:
+        """How many of these columns are category numbers instead of coordinates."""
         ...
 
 
 @dataclass(frozen=True)
 class NoActions:
-    """States by themselves."""
+    """States without actions."""
 
     n_columns = 0
-    n_labels = 0
-
-    def tie(self, kernel: SquaredExponential) -> SquaredExponential:
-        """The kernel as it is."""
-        return kernel
+    n_categorical = 0
 
 
 NO_ACTIONS = NoActions()
 
 
 @dataclass(frozen=True)
-class Discrete:
-    """Actions numbered from 0 to n − 1, between which Q correlates by ρ; not at all by default.
+class DiscreteActions:
+    """Actions numbered from 0 to n − 1.
 
     Parameters
     ----------
     n : int
         Number of actions.
     correlation : float
-        ρ, from 0 to below 1.
+        Prior correlation ρ of Q between different actions, from 0 to below 1.
     """
 
     n: int
     correlation: float = 0.0
     n_columns = 1
-    n_labels = 1
-
-    def tie(self, kernel: SquaredExponential) -> SquaredExponential:
-        """k(x, x') times 1 for equal actions and ρ for others."""
-        return ActionKernel(kernel.metric, kernel.signal_variance, kernel.bias, kernel.fixed, self.n, self.correlation)
+    n_categorical = 1
 
     def encode(self, actions: ArrayLike) -> Array:
         """Actions as the last columns of pairs, of shape (n_actions, 1)."""
-        numbers = whole_numbers(actions)
+        numbers = as_int_actions(actions)
         outside = np.flatnonzero((numbers < 0) | (numbers >= self.n))
         if outside.size:
             i = outside[0]
@@ -89,18 +75,18 @@ class Discrete:
         """Actions from the last columns of pairs, of shape (n_actions,)."""
         return columns[:, 0].astype(np.int64)
 
-    def same(self, columns: Array, others: Array) -> NDArray[np.bool_]:
-        """Whether each action is that of the same row in `others`."""
+    def equal(self, columns: Array, others: Array) -> BoolArray:
+        """Whether each action equals that of the same row in `others`, of shape (n_actions,)."""
         return np.asarray(columns[:, 0] == others[:, 0])
 
-    def at_the_end(self, taken: Array) -> Array:
-        """Actions for which terminal states are pinned to 0: all of them, of shape (n_states, n, 1)."""
+    def terminal_actions(self, taken: Array) -> Array:
+        """Actions for which Q of a terminal state is 0: all, of shape (n_states, n, 1)."""
         return np.tile(np.arange(float(self.n))[:, None], (len(taken), 1, 1))
 
 
 @dataclass(frozen=True)
-class Box:
-    """Actions that are vectors of numbers: more coordinates for the metric.
+class ContinuousActions:
+    """Actions that are vectors of numbers.
 
     Parameters
     ----------
@@ -109,16 +95,12 @@ class Box:
     """
 
     shape: tuple[int, ...]
-    n_labels = 0
+    n_categorical = 0
 
     @property
     def n_columns(self) -> int:
         """Numbers in an action."""
         return int(np.prod(self.shape))
-
-    def tie(self, kernel: SquaredExponential) -> SquaredExponential:
-        """The kernel as it is: its metric is over [x, a]."""
-        return kernel
 
     def encode(self, actions: ArrayLike) -> Array:
         """Actions as the last columns of pairs, of shape (n_actions, n_columns)."""
@@ -139,17 +121,17 @@ class Box:
         """Actions from the last columns of pairs, of shape (n_actions, *shape)."""
         return columns.reshape(len(columns), *self.shape)
 
-    def same(self, columns: Array, others: Array) -> NDArray[np.bool_]:
-        """Whether each action is that of the same row in `others`, but for rounding."""
-        return np.asarray(np.isclose(columns, others, RELATIVELY_CLOSE, CLOSE).all(axis=1))
+    def equal(self, columns: Array, others: Array) -> BoolArray:
+        """Whether each action equals that of the same row in `others` up to rounding, of shape (n_actions,)."""
+        return np.asarray(np.isclose(columns, others, RELATIVE_TOLERANCE, ABSOLUTE_TOLERANCE).all(axis=1))
 
-    def at_the_end(self, taken: Array) -> Array:
-        """Actions for which terminal states are pinned to 0: the last one taken, of shape (n_states, 1, n_columns)."""
+    def terminal_actions(self, taken: Array) -> Array:
+        """Actions for which Q of a terminal state is 0: the last one taken, of shape (n_states, 1, n_columns)."""
         return taken[:, None]
 
 
-def whole_numbers(actions: ArrayLike) -> NDArray[np.int64]:
-    """Check that actions are whole numbers, one each, of shape (n,) or (n, 1)."""
+def as_int_actions(actions: ArrayLike) -> IntArray:
+    """Check discrete actions: whole numbers of shape (n,) or (n, 1)."""
     values = np.asarray(actions)
     if values.ndim == 2 and values.shape[1] == 1:
         values = values[:, 0]

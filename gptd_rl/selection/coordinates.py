@@ -1,0 +1,85 @@
+"""The free parameters of a model as an optimiser should see them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from gptd_rl.inference import exact
+from gptd_rl.inference.model import Model
+from gptd_rl.kernels import DataScale
+from gptd_rl.selection.optimise import Function
+from gptd_rl.temporal.targets import Targets
+from gptd_rl.types import Array, BoolArray
+
+
+@dataclass(frozen=True, eq=False)
+class Coordinates:
+    """A map from the free parameters of a model to the coordinates x of a search, and back.
+
+    Positive parameters move as logarithms, factor loadings in units of 1/std of their input. The relevances a_ν of
+    single inputs are logarithmic when large but *linear when small* (an asinh): an irrelevant input reaches its bound
+    in one step, where log a would creep down for ever.
+    """
+
+    template: Model
+    free: BoolArray  # [P]
+    unit: Array  # step of a plain parameter  [n_free]
+    linear_below: Array  # log of the relevance below which steps are linear; nan for plain parameters  [n_free]
+    lower: Array  # [n_free]
+    upper: Array  # [n_free]
+
+    @classmethod
+    def of(cls, template: Model, scale: DataScale, noise_floor: float) -> Coordinates:
+        """Free parameters of `template`, with the bounds that its kernel takes from the scale of the data."""
+        space, i, theta = template.kernel.space(scale), template.noise_index, template.theta
+        variance = scale.return_variance
+        held = ~template.is_free
+        lower = np.where(held, theta, np.insert(space.lower, i, np.log(noise_floor * variance)))
+        upper = np.where(held, theta, np.insert(space.upper, i, np.log(10.0 * variance)))
+        free = template.is_free & (lower < upper)
+        template = template.with_theta(np.where(free, theta, np.clip(theta, lower, upper)))
+        unit, linear_below = np.insert(space.unit, i, 1.0), np.insert(space.linear_below, i, np.nan)
+        blank = cls(template, free, unit[free], linear_below[free], lower[free], upper[free])
+        return replace(blank, lower=blank._x(lower[free]), upper=blank._x(upper[free]))
+
+    def pack(self, model: Model) -> Array:
+        """Coordinates of `model`."""
+        return np.clip(self._x(model.theta[self.free]), self.lower, self.upper)
+
+    def unpack(self, x: Array) -> Model:
+        """The model at `x`."""
+        theta = self.template.theta
+        plain = np.isnan(self.linear_below)
+        theta[self.free] = np.where(plain, x * self.unit, self.linear_below + np.log(np.sinh(np.where(plain, 1.0, x))))
+        return self.template.with_theta(theta)
+
+    def function(
+        self, objective: Callable[[Model], tuple[float, Array]], report: Callable[[float], None] | None = None
+    ) -> Function:
+        """`objective` as a function of x."""
+
+        def f(x: Array) -> tuple[float, Array]:
+            value, gradient = objective(self.unpack(x))
+            if report is not None:
+                report(value)
+            return value, gradient[self.free] * self._slope(x)
+
+        return f
+
+    def curvature(self, x: Array, targets: Targets) -> Array:
+        """Fisher information of `targets` at `x`, with a ridge of a tenth of a nat."""
+        information = exact.fisher_information(self.unpack(x), targets)[np.ix_(self.free, self.free)]
+        slope = self._slope(x)
+        return information * np.multiply.outer(slope, slope) + 0.1 * np.eye(len(x))
+
+    def _x(self, theta: Array) -> Array:
+        plain = np.isnan(self.linear_below)
+        return np.where(plain, theta / self.unit, np.arcsinh(np.exp(np.where(plain, 0.0, theta - self.linear_below))))
+
+    def _slope(self, x: Array) -> Array:
+        """∂θ/∂x."""
+        plain = np.isnan(self.linear_below)
+        return np.where(plain, self.unit, 1.0 / np.tanh(np.where(plain, 1.0, x)))
