@@ -14,7 +14,7 @@ from matplotlib.figure import Figure
 from matplotlib.layout_engine import ConstrainedLayoutEngine
 from matplotlib.patches import Ellipse
 
-from gptd_rl.kernels.metrics import Metric
+from gptd_rl.kernels.metric import Metric
 from gptd_rl.report.charts import new_axes, plot_heatmap
 from gptd_rl.report.numbers import number
 from gptd_rl.reproduction.gridworld import WITHOUT, GridworldResult
