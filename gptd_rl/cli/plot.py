@@ -75,7 +75,7 @@ def _read(path: Path, inputs: list[int] | None) -> GPTD:
         if isinstance(found, Trajectories):
             _check_inputs(inputs, found.n_dims)
             terminal.show(f"{path} contains {found.n_transitions} transitions: fitting GPTD()")
-            return GPTD(progress_bar=terminal.shows_progress(None)).fit(found)
+            return GPTD().fit(found, progress_bar=terminal.shows_progress(None))
         if not isinstance(found, GPTD):
             raise terminal.CommandError(f"{path} contains a {type(found).__name__}: only GPTD models can be drawn")
         _check_inputs(inputs, found.data_.n_dims)

@@ -36,9 +36,9 @@ from gptd_rl.types import Array, DataLike, IntArray
 SAMPLE_SIZE = 20_000
 LARGEST_EXACT_SAMPLE = 1200
 
-# Candidates from which inducing points are chosen.
+# Candidates from which inducing points are chosen; fewer for each inducing point if θ is known.
 N_CANDIDATES = 8000
-CANDIDATES_PER_POINT = 5  # if θ is known
+CANDIDATES_PER_POINT = 5
 
 # States in contiguous pieces, for questions about episodes.
 CONTIGUOUS_SIZE = 10_000

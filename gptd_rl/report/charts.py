@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, cast
+from typing import Any, Literal, cast
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -71,8 +71,7 @@ def plot_heatmap(
     image.set_interpolation("bilinear" if smooth else "nearest")
     if states is not None:
         ax.scatter(states[:, 0], states[:, 1], s=5, c="white", edgecolors="black", linewidths=0.35, alpha=0.75)
-    is_cut = limits is not None and bool(np.min(values) < limits[0] or np.max(values) > limits[1])
-    bar = figure_of(ax).colorbar(image, ax=ax, label=label, pad=0.02, extend="both" if is_cut else "neither")
+    bar = figure_of(ax).colorbar(image, ax=ax, label=label, pad=0.02, extend=_extend(values, limits))
     cast(Any, bar).solids.set_rasterized(True)
     cast(Any, bar).outline.set_visible(False)
     ax.grid(visible=False)
@@ -194,7 +193,7 @@ def plot_reliability(
 ) -> Axes:
     """Coverage against level: calibrated intervals stay near the diagonal, within the band of sampling error."""
     ax = new_axes(ax)
-    ax.fill_between(100 * shares, 100 * band[0], 100 * band[1], color=COLOURS["shade"], lw=0, label="sampling error")
+    ax.fill_between(100 * shares, 100 * band[0], 100 * band[1], color=COLOURS["shade"], lw=0, label="expected")
     ax.plot([0, 100], [0, 100], color=COLOURS["faint"], lw=0.9, ls=DASHES)
     styles = [("model", "-", "o"), ("critic", "--", "x"), ("other", ":", "s"), ("faint", "-.", "^")]
     for (name, coverage), (colour, dashes, marker) in zip(reliability.items(), styles, strict=False):
@@ -238,6 +237,13 @@ def _cell_edges(extent: tuple[float, float, float, float], shape: tuple[int, ...
     dx = (right - left) / max(2 * (shape[1] - 1), 1) or 0.5
     dy = (top - bottom) / max(2 * (shape[0] - 1), 1) or 0.5
     return left - dx, right + dx, bottom - dy, top + dy
+
+
+def _extend(values: Array, limits: tuple[float, float] | None) -> Literal["neither", "min", "max", "both"]:
+    """Ends of the colour bar beyond which there are values."""
+    below = limits is not None and bool(np.nanmin(values) < limits[0])
+    above = limits is not None and bool(np.nanmax(values) > limits[1])
+    return "both" if below and above else "min" if below else "max" if above else "neither"
 
 
 def _error_bars(mean: Array, lower: Array, upper: Array) -> Array:

@@ -75,8 +75,7 @@ def relevance(evaluation: EvaluationResults) -> list[str]:
 
 def _pruning(found: Relevance, names: Sequence[str]) -> list[str]:
     """The selected kernel, and the evidence without the inputs that pruning removes."""
-    compared = f"{count(found.n_transitions, 'transition')} were compared."
-    sentences = [f"{texts.KERNELS[found.kernel]} {compared}"]
+    sentences = [f"{texts.KERNELS[found.kernel]} It was selected on {count(found.n_transitions, 'transition')}."]
     if not found.removed:
         return [*sentences, "Pruning removes no input."]
     more = len(found.removed) - MAX_NAMES

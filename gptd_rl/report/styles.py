@@ -12,7 +12,7 @@ h3 { margin: 2rem 0 .6rem; font-size: 1.05rem; }
 .wide { overflow-x: auto; }
 table { border-collapse: collapse; font-size: .88rem; font-variant-numeric: tabular-nums; }
 th, td { padding: .3rem .7rem .3rem 0; border-bottom: 1px solid var(--line); text-align: left; vertical-align: top; }
-td:not(:last-child) { white-space: nowrap; }
+td { white-space: nowrap; }
 thead th { border-bottom-width: 2px; }
 figure { margin: 1.5rem 0; }
 figcaption, .faint { color: var(--faint); font-size: .9rem; } a { color: inherit; }
@@ -67,7 +67,7 @@ dt { font-weight: 600; } dd { margin: 0 0 .8rem; } code { overflow-wrap: anywher
 
 # The page of the reproduction.
 REPRODUCTION = """
-.claims td:nth-child(2) { white-space: normal; }
+.claims td:nth-child(2), .comparison td:last-child { white-space: normal; min-width: 18rem; }
 tr.held td:nth-child(3)::before { content: "✓ "; } tr.not td:nth-child(3)::before { content: "✗ "; }
 tr.not { background: var(--soft); font-weight: 600; }
 figure img { max-width: 100%; background: #fff; padding: 6px; border-radius: 6px; box-sizing: border-box;

@@ -98,8 +98,8 @@ GLOSSARY = {
     "coverage": "Share of observed values inside the intervals.",
     "relevance": "1 / (length scale)² of an input, times its variance, so that units do not matter. Relevances are "
     "selected by maximising the evidence.",
-    "evidence": "Log marginal likelihood: the log probability of the observed rewards under the model, averaged over "
-    "value functions. It rewards data fit and penalises complexity.",
+    "evidence": "Log marginal likelihood: the log of the probability density of the rewards, averaged over the value "
+    "functions of the prior. It rewards data fit and penalises complexity.",
     "RMSE": "Root mean squared error, in units of the return.",
     "NLPD": "Mean negative log predictive density of the observed values: low if predictions are close and intervals "
     "match the errors.",

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
+from gptd_rl.report.numbers import number
 from gptd_rl.reproduction.gridworld import WITHOUT, GridworldResult
 from gptd_rl.reproduction.irrelevant_inputs import InputSelection
 from gptd_rl.reproduction.paper import printed
@@ -113,7 +114,7 @@ def gridworld_claims(results: Sequence[GridworldResult]) -> list[Claim]:
         return result.fits["II"].mse < result.fits["I"].mse
 
     conditions = {
-        f"(f) y's relevance is below {IRRELEVANT:g} of x's": irrelevant,
+        f"(f) y's relevance is below {number(IRRELEVANT, digits=1)} of x's": irrelevant,
         "(g) II fits the data better than I and is less complex": better,
         f"(h) removing y keeps the data fit (to {UNCHANGED:g} nats) and lowers the complexity": without_y,
         "(i) the error of II is smaller than that of I": error,

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from gptd_rl.kernels.stationary import SquaredExponential
+from gptd_rl.kernels import Kernel
 from gptd_rl.linalg import cholesky, half_solve
 from gptd_rl.inference.inducing import Subset, incomplete_cholesky
 from gptd_rl.temporal.differences import TemporalDifference
@@ -46,7 +46,7 @@ class CovarianceSpectrum:
     errors: Array
 
     @classmethod
-    def of(cls, kernel: SquaredExponential, states: Array) -> CovarianceSpectrum:
+    def of(cls, kernel: Kernel, states: Array) -> CovarianceSpectrum:
         """Spectrum of K over `states`, of shape (n, n_dims)."""
         K = kernel(states)
         subset = incomplete_cholesky(kernel, states, tolerance=FINEST)
@@ -69,7 +69,7 @@ def approximation_errors(K: Array, subset: Subset) -> tuple[Array, Array]:
     return np.array(sizes, dtype=float), np.array(errors)
 
 
-def reward_covariance(kernel: SquaredExponential, noise_variance: float, data: Trajectories) -> Array:
+def reward_covariance(kernel: Kernel, noise_variance: float, data: Trajectories) -> Array:
     """Q = H K Hᵀ + σ²HHᵀ, the covariance of the rewards (paper eq. 8)."""
     H = TemporalDifference.of(data)
     S = kernel(data.states) + noise_variance * np.eye(len(data))

@@ -14,8 +14,9 @@ from matplotlib.figure import Figure
 from matplotlib.layout_engine import ConstrainedLayoutEngine
 from matplotlib.patches import Ellipse
 
-from gptd_rl.kernels.metrics import Metric
+from gptd_rl.kernels.metric import Metric
 from gptd_rl.report.charts import new_axes, plot_heatmap
+from gptd_rl.report.numbers import number
 from gptd_rl.reproduction.gridworld import WITHOUT, GridworldResult
 from gptd_rl.reproduction.irrelevant_inputs import TOLERANCE, InputSelection
 from gptd_rl.reproduction.pendulum import PendulumResult
@@ -217,7 +218,7 @@ def draw_gridworld_values(result: GridworldResult) -> Figure:
         plot_heatmap(fit.values, extent, label="V", limits=limits, ax=above).set(title=NAMES[label])
         error = np.maximum(np.abs(fit.values - result.truth), 1e-12)
         plot_heatmap(np.log10(error), extent, label="log₁₀ |error|", cmap="gray_r", limits=(-8.0, 0.0), ax=below)
-        below.set(title=f"error, MSE {fit.mse:.1e}")
+        below.set(title=f"error, MSE {number(fit.mse, digits=2)}")
     for ax in bottom:
         ax.set(xlabel="x", xticks=range(1, size + 1, 2), yticks=range(1, size + 1, 2))
     for ax in (top[0], bottom[0]):

@@ -15,7 +15,7 @@ from gptd_rl.reproduction.pendulum import OnFit, mean_squared
 from gptd_rl.estimators.gptd import GPTD
 from gptd_rl.data.trajectories import Trajectories
 from gptd_rl.kernels.metrics import ARD
-from gptd_rl.kernels.stationary import SquaredExponential
+from gptd_rl.kernels import Kernel, paper_kernel
 from gptd_rl.types import Array
 
 WITHOUT = "II without y"
@@ -106,7 +106,7 @@ def all_cells(size: int) -> Array:
     return np.stack(np.meshgrid(axis, axis), axis=-1).reshape(-1, 2)
 
 
-def fitted(kernel: str | SquaredExponential, data: Trajectories, noise_variance: float | None = None) -> GPTD:
+def fitted(kernel: str | Kernel, data: Trajectories, noise_variance: float | None = None) -> GPTD:
     """Model with hyperparameters selected by the evidence."""
     v = GPTD(kernel=kernel, objective="marginal_likelihood", method="exact", noise_variance=noise_variance)
     return v.fit(data)
@@ -117,8 +117,8 @@ def without_y(v: GPTD, data: Trajectories) -> GPTD:
 
     So does the paper: its table has the same relevance of x and the same data fit with and without y.
     """
-    names = SquaredExponential(ARD(v.relevances_[:1])).parameter_names
-    kernel = SquaredExponential(ARD(v.relevances_[:1]), v.kernel_.signal_variance, v.kernel_.bias, fixed=names)
+    kernel = paper_kernel(ARD(v.relevances_[:1]), v.kernel_.signal_variance, v.kernel_.bias)
+    kernel = kernel.fix(*kernel.parameter_names)
     return fitted(kernel, data.take_inputs([0]), v.noise_variance_)
 
 

@@ -66,7 +66,7 @@ def _chapter(chapter: Chapter) -> list[str]:
     for table in chapter.tables:
         links = f'<a href="{table.name}.md">Markdown</a>, <a href="{table.name}.json">JSON</a>'
         parts.append(f'<h3>{escape(table.title)} <span class="faint">({links})</span></h3>')
-        parts.append(html.table(table.columns, table.shown_rows))
+        parts.append(html.table(table.columns, table.shown_rows, kind=table.kind))
     for picture in chapter.pictures:
         source = "data:image/png;base64," + base64.b64encode(picture.png).decode("ascii")
         links = f'<a href="{picture.name}.png">PNG</a>, <a href="{picture.name}.pdf">PDF</a>'

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -12,8 +13,8 @@ from gptd_rl.agents import OptimalPendulum, solve_pendulum
 from gptd_rl.rollouts.collect import collect
 from gptd_rl.reproduction.covariance import CovarianceSpectrum
 from gptd_rl.estimators.gptd import GPTD
-from gptd_rl.kernels.stationary import SquaredExponential
-from gptd_rl.selection.scales import Scales
+from gptd_rl.kernels import DataScale
+from gptd_rl.selection.scales import measure_scale
 from gptd_rl.temporal.differences import TemporalDifference
 from gptd_rl.data.trajectories import Trajectories
 from gptd_rl.types import Array
@@ -53,7 +54,7 @@ class PendulumFit:
     Attributes
     ----------
     label : {"I", "II", "III"}
-    kernel : SquaredExponential
+    kernel : Kernel
     noise_variance, evidence, seconds : float
     mean, variance : ndarray of shape (n_grid, n_grid)
         Posterior on the grid, a row for each speed.
@@ -64,7 +65,7 @@ class PendulumFit:
     """
 
     label: str
-    kernel: SquaredExponential
+    kernel: Any  # the paper's: has signal_variance, bias and metric
     noise_variance: float
     evidence: float
     seconds: float
@@ -87,9 +88,9 @@ class PendulumResult:
     fits: Mapping[str, PendulumFit]
 
     @property
-    def scales(self) -> Scales:
+    def scale(self) -> DataScale:
         """Level and variance of the returns."""
-        return Scales.of(self.data)
+        return measure_scale(self.data)
 
     @property
     def returns_mse(self) -> float:

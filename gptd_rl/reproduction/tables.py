@@ -60,6 +60,7 @@ class Table:
     title: str
     columns: tuple[str, ...]
     rows: tuple[tuple[Cell, ...], ...]
+    kind: str = ""  # class on the page
 
     @property
     def shown_rows(self) -> list[tuple[str, ...]]:
@@ -87,7 +88,7 @@ class Table:
 
 def as_printed(x: float) -> str:
     """A number of the paper, with all of its digits."""
-    return f"{x:g}".replace("-", "−")
+    return f"{x:g}".replace("-", "−") if abs(x) >= 1e-3 else number(x, digits=1)
 
 
 def claims_table(claims: Sequence[Claim]) -> Table:
@@ -120,7 +121,8 @@ def comparison_table(task: str, section: str, comparisons: Iterable[PaperCompari
     """The paper's numbers and ours, side by side."""
     title = f"{task.capitalize()}: comparison with the paper (Section {section})"
     rows = tuple((c.quantity, c.paper, c.ours, c.reason) for c in comparisons)
-    return Table(f"{task}_comparison", title, ("quantity", "paper", "here", "reason for the difference"), rows)
+    columns = ("quantity", "paper", "here", "reason for the difference")
+    return Table(f"{task}_comparison", title, columns, rows, kind="comparison")
 
 
 # -------------------------------------------------------------------------------------- pendulum
@@ -186,9 +188,9 @@ PENDULUM_METRICS: tuple[tuple[str, str, int, Callable[[PendulumFit], float], str
 PENDULUM_REASONS = {
     "scale": "The scale of V depends on the time step and the discount, which the paper does not give (here 0.05 s and "
     "0.99).",
-    "noise": "The returns are deterministic here, and σ² decreases to {noise_share:.0e} of their variance; the lower "
-    "bound is 1e-6.",
-    "bias": "√b is the prior standard deviation of the mean of V: {level:.0f} here, where V* is {mean_value:.0f} on "
+    "noise": "The returns are deterministic here, and σ² decreases to {noise_share} of their variance; the lower "
+    "bound is 10⁻⁶.",
+    "bias": "√b is the prior standard deviation of the mean of V: {level:.0f} here, where V* is {mean_value} on "
     "average; the paper's b keeps that mean near 0.",
     "eigenvalues": "The paper does not give the scale of its inputs; here they are in rad and rad/s.",
     "direction": "The direction depends on the units of φ̇ and on the pendulum's constants, which the paper does not "
@@ -242,11 +244,12 @@ def pendulum_comparison(results: Sequence[PendulumResult]) -> Table:
 def _pendulum_facts(results: Sequence[PendulumResult]) -> dict[str, object]:
     """Numbers that `PENDULUM_REASONS` mention."""
     fits = [fit for result in results for fit in result.fits.values()]
+    shares = [fit.noise_variance / result.scale.return_variance for result in results for fit in result.fits.values()]
     grid_mse = {label: statistics.fmean(result.fits[label].grid_mse for result in results) for label in KERNELS}
     return dict(
-        noise_share=max(f.noise_variance / r.scales.variance for r in results for f in r.fits.values()),
+        noise_share=number(max(shares), digits=1),
         level=math.sqrt(statistics.fmean(f.kernel.bias for f in fits)),
-        mean_value=statistics.fmean(float(result.truth.mean()) for result in results),
+        mean_value=number(statistics.fmean(float(result.truth.mean()) for result in results), digits=2),
         returns_mse=Spread.of(result.returns_mse for result in results),
         best=min(grid_mse, key=lambda label: grid_mse[label]),
     )
@@ -286,9 +289,9 @@ GRIDWORLD_QUANTITIES: tuple[tuple[str, str, int | None, tuple[str, ...], Callabl
 )
 GRIDWORLD_REASONS = {
     "units": "The paper does not give the scale of its inputs; here they range from 1 to 11.",
-    "bound": "Below the paper's bound: the lower bound of the search is 1e-8 / variance of the input.",
+    "bound": "Below the paper's bound: the lower bound of the search is 10⁻⁸ / variance of the input.",
     "complexity": "The lower bound of σ² determines its level, and is not in the paper; the order compares.",
-    "data_fit": "In both, y is removed with the other hyperparameters unchanged, and the data fit stays the same.",
+    "data_fit": "Its level depends on σ². In both, removing y with the other hyperparameters unchanged keeps the fit.",
     "sum": "The negative log likelihood without its constant, as in the paper; lower is better.",
     "mse": "σ² is at most {noise} here, since the returns are deterministic; {share:.0%} of the squared error of I is "
     "in cells that the data do not visit.",

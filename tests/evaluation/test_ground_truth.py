@@ -176,7 +176,7 @@ def test_sample_start_states_with_overwritten_observations():
 
 
 def test_sample_start_states_truncates_endless_episodes():
-    start_states(Chain(n_cells=None), n_states=3)
+    assert len(start_states(Chain(n_cells=None), n_states=3).states) == 3
 
 
 # Copies
