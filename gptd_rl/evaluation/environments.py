@@ -17,11 +17,9 @@ from gymnasium.vector import SyncVectorEnv, VectorEnv
 
 from gptd_rl.data.spaces import flattener, require_flat, stack
 from gptd_rl.exceptions import AgentError, CollectionError
+from gptd_rl.rollouts.environments import choose_n_envs
 from gptd_rl.sb3.policies import NormalizedPolicy, check_spaces
 from gptd_rl.types import EnvLike, Policy
-
-MAX_ENVS = 8
-DEFAULT_EPISODE_STEPS = 1000  # of an environment without a time limit
 
 # Names of the observations of well-known environments, as in their documentation.
 NAMES = {
@@ -114,9 +112,8 @@ def _make(env: Any) -> gym.Env[Any, Any]:
 
 
 def _several(env: Any, single: Any, n_transitions: int) -> SyncVectorEnv:
-    """As many environments as leave each enough transitions for two of the longest episodes."""
-    limit = (single.spec and single.spec.max_episode_steps) or DEFAULT_EPISODE_STEPS
-    n = min(MAX_ENVS, max(1, n_transitions // (2 * limit)))
+    """Environments to step together."""
+    n = choose_n_envs(n_transitions, time_limit=single.spec and single.spec.max_episode_steps)
     return SyncVectorEnv([lambda: gym.make(env) for _ in range(n)])
 
 

@@ -22,10 +22,11 @@ from gptd_rl import CollectionError, evaluate_agent
 from gptd_rl.agents import TowardsMiddle
 from gptd_rl.cli import main as cli
 from gptd_rl.evaluation import fitting
-from gptd_rl.evaluation.environments import MAX_ENVS, open_environment
+from gptd_rl.evaluation.environments import open_environment
 from gptd_rl.evaluation.ground_truth import collect_ground_truth
 from gptd_rl.evaluation.results import Evaluation
 from gptd_rl.exceptions import AgentError
+from gptd_rl.rollouts.environments import MAX_ENVS
 from gptd_rl.temporal.returns import Returns
 from tests.evaluation.test_scoring import Fixed
 
