@@ -140,13 +140,13 @@ class Ours(Contestant):
     imports = "gptd_rl"
 
     def __post_init__(self) -> None:
-        from gptd_rl import ARD, SquaredExponential
+        from gptd_rl.kernels import ARD, paper_kernel
         from gptd_rl.inference.model import Model
         from gptd_rl.temporal.targets import build_targets
 
         self.data = self.problem.trajectories()
         self.seen = build_targets(self.data, "stochastic")
-        blank = Model(SquaredExponential(ARD(np.ones(self.data.n_dims))), 1.0)
+        blank = Model(paper_kernel(ARD(np.ones(self.data.n_dims))), 1.0)
         self.model = blank.with_theta(self.problem.theta)
 
     def evaluate(self) -> tuple[float, Array]:

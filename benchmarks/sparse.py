@@ -63,13 +63,13 @@ class Data:
 
     @classmethod
     def sample(cls, n: int, m: int, n_dims: int, seed: int) -> Data:
-        from gptd_rl import ARD, SquaredExponential
+        from gptd_rl.kernels import ARD, paper_kernel
         from gptd_rl.inference.inducing import incomplete_cholesky
 
         problem = Problem.sample(n, n_dims, seed)
         level = problem.returns.mean()
         candidates = problem.states[:: max(1, n // 8000)]
-        kernel = SquaredExponential(ARD(np.exp(problem.theta[3:])), 1.0, 0.0)
+        kernel = paper_kernel(ARD(np.exp(problem.theta[3:])), 1.0, 0.0)
         Z = candidates[incomplete_cholesky(kernel, candidates, m, rng=np.random.default_rng(seed)).indices]
         rng = np.random.default_rng(seed + 1)
         tests = rng.normal(size=(TEST_SIZE, n_dims))
@@ -116,11 +116,11 @@ class Ours(Peer):
         self.dataset = open_dataset(self.data, "stochastic")
 
     def _model(self, theta: Array) -> Any:
-        from gptd_rl import ARD, SquaredExponential
+        from gptd_rl.kernels import ARD, paper_kernel
         from gptd_rl.inference.model import Model
 
         v0, noise, *a = np.exp(theta)
-        return Model(SquaredExponential(ARD(a), v0, 0.0), noise)
+        return Model(paper_kernel(ARD(a), v0, 0.0), noise)
 
     def bound_and_gradient(self, theta: Array) -> tuple[float, Array]:
         from gptd_rl.selection.bound import FixedBound

@@ -1,17 +1,37 @@
 """Value functions with honest error bars, from sampled transitions alone."""
 
+from importlib import import_module
+from typing import TYPE_CHECKING
+
 from gptd_rl.data.trajectories import Trajectories
 from gptd_rl.envs import register_environments
 from gptd_rl.estimators.gptd import GPTD
 from gptd_rl.estimators.gptdq import GPTDQ
 from gptd_rl.estimators.online import OnlineGPTD, Transition
 from gptd_rl.estimators.storage import load
-from gptd_rl.evaluation.evaluate import evaluate_agent
 from gptd_rl.exceptions import CollectionError
 from gptd_rl.kernels.metrics import ARD, FactorAnalysis, Isotropic
 from gptd_rl.kernels.stationary import SquaredExponential
 from gptd_rl.rollouts.collect import collect
-from gptd_rl.rollouts.streaming import collect_to_minari
+
+if TYPE_CHECKING:
+    from gptd_rl.evaluation.evaluate import evaluate_agent
+    from gptd_rl.rollouts.streaming import collect_to_minari
+else:
+    # Public names whose modules take long to import are imported at their first use.
+    _LAZY = {
+        "collect_to_minari": "gptd_rl.rollouts.streaming",
+        "evaluate_agent": "gptd_rl.evaluation.evaluate",
+    }
+
+    def __getattr__(name):
+        if name in _LAZY:
+            return getattr(import_module(_LAZY[name]), name)
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+    def __dir__():
+        return sorted({*globals(), *_LAZY})
+
 
 register_environments()
 

@@ -11,6 +11,7 @@ from collections.abc import Callable
 import numpy as np
 from scipy.linalg import blas, lapack
 
+from gptd_rl.threads import spare_cores
 from gptd_rl.types import Array
 
 # The one jitter policy: nothing at first, then these multiples of the mean of the diagonal.
@@ -31,7 +32,8 @@ def cholesky_and_jitter(build: Callable[[], Array]) -> tuple[Array, float]:
         S = build()
         jitter = share * float(np.diagonal(S).mean()) if share else 0.0
         S.flat[:: len(S) + 1] += jitter
-        _, info = lapack.dpotrf(S.T, lower=0, clean=0, overwrite_a=1)
+        with spare_cores(len(S)):
+            _, info = lapack.dpotrf(S.T, lower=0, clean=0, overwrite_a=1)
         if info == 0:
             return S, jitter
     raise np.linalg.LinAlgError(
@@ -68,7 +70,8 @@ def half_solve_transposed(L: Array, right: Array) -> Array:
 
 def inverse_in_place(L: Array) -> Array:
     """(LLᵀ)⁻¹ as a lower triangle, over the factor."""
-    _, info = lapack.dpotri(L.T, lower=0, overwrite_c=1)
+    with spare_cores(len(L)):
+        _, info = lapack.dpotri(L.T, lower=0, overwrite_c=1)
     assert info == 0
     return L
 

@@ -13,8 +13,8 @@ import numpy as np
 
 from gptd_rl.data.trajectories import Trajectories
 from gptd_rl.inference.model import Model
+from gptd_rl.kernels import paper_kernel
 from gptd_rl.kernels.metrics import ARD, FactorAnalysis, Isotropic
-from gptd_rl.kernels.stationary import SquaredExponential
 
 NOISES = ("stochastic", "deterministic")
 
@@ -37,7 +37,7 @@ METRICS: dict[str, Callable[[], Any]] = {
 
 
 def make_model(metric: str, signal_variance=1.3, bias=0.4, noise_variance=0.2, fixed=()) -> Model:
-    return Model(SquaredExponential(METRICS[metric](), signal_variance, bias, fixed), noise_variance)
+    return Model(paper_kernel(METRICS[metric](), signal_variance, bias, fixed), noise_variance)
 
 
 # Data
@@ -142,7 +142,7 @@ def naive_null_vectors(data: Trajectories) -> np.ndarray:
 # The Gaussian process, densely
 
 
-def naive_kernel(kernel: SquaredExponential, states: np.ndarray, others: np.ndarray) -> np.ndarray:
+def naive_kernel(kernel: Any, states: np.ndarray, others: np.ndarray) -> np.ndarray:
     Omega = kernel.metric.matrix
     K = np.empty((len(states), len(others)))
     for i, x in enumerate(states):
@@ -203,7 +203,7 @@ class Reference:
             k = naive_kernel(self.model.kernel, self.data.states, x[None])[:, 0]
             u = np.linalg.solve(self.Q, self.H @ k)  # weight of each reward
             a = self.H.T @ u
-            prior = self.model.kernel.signal_variance + self.model.kernel.bias
+            prior = self.model.kernel.diagonal(x[None])[0]
             out.append(prior - 2 * a @ k + a @ self.K @ a + td_errors**2 @ u**2)
         return np.array(out)
 

@@ -8,8 +8,9 @@ import numpy as np
 import pytest
 
 import gptd_rl.estimators.gptd
-from gptd_rl import ARD, GPTD, FactorAnalysis, Isotropic, SquaredExponential, Trajectories
+from gptd_rl import ARD, GPTD, FactorAnalysis, Isotropic, Trajectories
 from gptd_rl.exceptions import NotFittedError
+from gptd_rl.kernels import paper_kernel
 from gptd_rl.sharding.dataset import available_bytes
 from tests.helpers import MIXES, sample
 from tests.mdps import Gridworld, Spiral
@@ -60,7 +61,7 @@ def test_arguments_are_checked_by_fit(options, message):
 @pytest.mark.parametrize("metric", [Isotropic(1.0, 3), ARD(np.ones(3)), FactorAnalysis(np.ones(3), np.ones(3))])
 def test_a_kernel_of_another_width(metric):
     with pytest.raises(ValueError, match=r"kernel has 3 dimensions; got states of width 2"):
-        GPTD(SquaredExponential(metric)).fit(GOOD)
+        GPTD(paper_kernel(metric)).fit(GOOD)
 
 
 def test_an_unknown_argument_is_not_swallowed():

@@ -13,8 +13,8 @@ from numpy.testing import assert_allclose, assert_array_equal
 from gptd_rl.data.trajectories import Trajectories
 from gptd_rl.inference import exact
 from gptd_rl.inference.model import Model
+from gptd_rl.kernels import paper_kernel
 from gptd_rl.kernels.metrics import ARD, FactorAnalysis, Isotropic
-from gptd_rl.kernels.stationary import SquaredExponential
 from gptd_rl.temporal.differences import TemporalDifference
 from gptd_rl.temporal.targets import build_targets
 from tests.helpers import (
@@ -76,7 +76,7 @@ def metrics(draw, low=1e-3, high=1e2):
 
 @st.composite
 def models(draw) -> Model:
-    kernel = SquaredExponential(draw(metrics()), draw(positive(1e-2, 1e2)), draw(positive(1e-2, 1e2)))
+    kernel = paper_kernel(draw(metrics()), draw(positive(1e-2, 1e2)), draw(positive(1e-2, 1e2)))
     return Model(kernel, draw(positive(1e-3, 1e1)))
 
 
@@ -95,7 +95,7 @@ def test_kernels_are_positive_semidefinite(metric, scale, bias, seed, repeated):
     states = np.random.default_rng(seed).normal(scale=scale, size=(12, N_DIMS))
     if repeated:
         states = np.concatenate([states, states])
-    kernel = SquaredExponential(metric, 1.0, bias)
+    kernel = paper_kernel(metric, 1.0, bias)
     K = kernel(states)
     assert_allclose(K, K.T, rtol=1e-6)
     assert np.linalg.eigvalsh(0.5 * (K + K.T)).min() >= -1e-7 * (1.0 + bias)
@@ -194,7 +194,7 @@ def test_units_of_reward_do_not_matter(data, model, noise, unit):
     scaled = Trajectories(data.states, unit * data.rewards, data.discounts, data.lengths, data.terminated)
     kernel = model.kernel
     bigger = Model(
-        SquaredExponential(kernel.metric, unit**2 * kernel.signal_variance, unit**2 * kernel.bias),
+        paper_kernel(kernel.metric, unit**2 * kernel.signal_variance, unit**2 * kernel.bias),
         unit**2 * model.noise_variance,
     )
     one, other = exact.evidence(model, build_targets(data, noise)), exact.evidence(bigger, build_targets(scaled, noise))

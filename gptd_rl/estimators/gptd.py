@@ -4,25 +4,27 @@ from __future__ import annotations
 
 from typing import Any, Literal, Self, overload
 
+import numpy as np
 from numpy.typing import ArrayLike
 
+from gptd_rl.checks import as_vector
 from gptd_rl.data.actions import NO_ACTIONS
-from gptd_rl.data.trajectories import Trajectories
-from gptd_rl.estimators.base import NOISES, Estimator, Pruning
-from gptd_rl.exceptions import InterruptedFitWarning, NotFittedError, RelevanceWarning
+from gptd_rl.estimators.base import Estimator
+from gptd_rl.estimators.storage import storable
+from gptd_rl.threads import one_blas_thread
 from gptd_rl.types import Array, DataLike
 
-__all__ = ["GPTD", "NOISES", "InterruptedFitWarning", "NotFittedError", "Pruning", "RelevanceWarning", "Trajectories"]
 
-
+@storable
 class GPTD(Estimator):
     """Gaussian-process temporal-difference learning of V, which selects its own kernel.
 
     Parameters
     ----------
-    kernel : {"isotropic", "ard", "factor", "auto"} or SquaredExponential
+    kernel : {"isotropic", "ard", "factor", "auto"} or Kernel
         The paper's three variants; "factor" tries every rank from 1 to n_dims − 1, "auto" tries all variants; the
-        best objective wins. A kernel object is where the search starts, and may hold some of its parameters fixed.
+        best objective wins. A kernel object of `gptd_rl.kernels`, composed or not, is where the search starts, and may
+        hold some of its parameters fixed.
     mean : float or callable, optional
         Prior mean m of V, 0 by default: V(x) = m(x) + f(x) with a Gaussian process f. A function, such as the critic of
         an agent, takes states of shape (n, n_dims), pruned inputs included, and returns values of shape (n,). At
@@ -37,15 +39,16 @@ class GPTD(Estimator):
     thinning : int, optional
         τ for ``objective="thinned"``; the effective horizon 1/(1−γ) by default.
     method : {"auto", "exact", "sparse"}
-        How the posterior is held: exactly, with all pairs of distinct states, or sparsely, where `subset_size` states
-        stand for all. "auto" is exact up to some thousand distinct states; `method_` says which it was.
+        How the posterior is held: exactly, with all pairs of distinct states, or sparsely, with inducing points. "auto"
+        is exact up to some thousand distinct states; `method_` says which it was.
     subset_size : int
-        Largest number of states that stand for all in the sparse method.
+        Largest number of inducing points in the sparse method.
     tolerance : float, optional
-        Fewer do if no state keeps more than this share of its prior variance v₀ unexplained; by default σ²/v₀ divided
-        by the number of rewards, which is less than they can tell, and 1e-7 at most.
-    variance : {"projected_process", "subset_of_regressors"}
-        The sparse posterior variance: the second forgets what lies beyond the subset, and is too sure far from it.
+        Stop adding inducing points when no state has a residual variance above this share of its prior variance; by
+        default σ²/v₀ divided by the number of rewards, which is less than they can tell, and 1e-7 at most.
+    sparse_variance : {"projected_process", "subset_of_regressors"}
+        The sparse posterior variance: the second leaves the residual variance out, and is too small far from the
+        inducing points.
     noise_variance : float, optional
         Hold σ² at this value.
     noise_floor : float
@@ -58,12 +61,12 @@ class GPTD(Estimator):
         Start the search from the last fit, too.
     random_state : int, optional
         Seed of the random starts.
-    progress_bar : bool
-        Show how the search goes.
+    n_jobs : int, optional
+        Starts of the search that run at the same time, through joblib; −1 for all cores.
 
     Attributes
     ----------
-    kernel_ : SquaredExponential
+    kernel_ : Kernel
         The kernel selected; ``kernel_.metric`` has Ω, its eigenvalues and directions.
     noise_variance_ : float
         σ²; predictions use ``thinning_ * noise_variance_``.
@@ -86,8 +89,8 @@ class GPTD(Estimator):
         How the posterior is held.
     exact_ : bool
         Whether nothing was approximated: by the sparse method, if the subset holds every distinct state.
-    subset_ : ndarray of shape (m, n_inputs) or None
-        The states that stand for all others in the sparse method.
+    inducing_points_ : ndarray of shape (m, n_inputs) or None
+        Inducing points of the sparse method.
     data_ : Trajectories
         What was fitted, with rewards r − H m; in the sparse method a sample of it.
     mean_ : None, float or callable
@@ -96,6 +99,7 @@ class GPTD(Estimator):
     Examples
     --------
     >>> import numpy as np
+    >>> from gptd_rl import Trajectories
     >>> steps = np.arange(6.0)  # a corridor: one step costs 1, the end is terminal
     >>> episode = dict(observations=steps[:, None], rewards=-np.ones(5), terminated=True)
     >>> v = GPTD().fit(Trajectories.from_episodes([episode], gamma=1.0))
@@ -103,7 +107,10 @@ class GPTD(Estimator):
     array([-3.])
     """
 
-    def fit(self, data: Any, *, gamma: float | None = None, executor: Any = None) -> Self:
+    @one_blas_thread()
+    def fit(
+        self, data: DataLike, *, gamma: float | None = None, executor: Any = None, progress_bar: bool = False
+    ) -> Self:
         """Select a model for `data` and condition it on them.
 
         Interrupted (Ctrl-C) while it searches, it keeps the best model found so far, and warns.
@@ -116,13 +123,16 @@ class GPTD(Estimator):
         gamma : float, optional
             Discount, for Minari datasets that do not keep it.
         executor : concurrent.futures.Executor or Dask client, optional
-            Who passes over the shards in the sparse method; threads of its own by default. The result is the same.
+            Maps over the shards in the sparse method; threads of its own by default. The result is the same.
+        progress_bar : bool
+            Show how the search goes.
         """
         self._check_parameters()
-        return self._fit(self._open(data, gamma, executor, NO_ACTIONS), every=None)
+        return self._fit(self._open(data, gamma, executor, NO_ACTIONS), every=None, progress_bar=progress_bar)
 
-    def partial_fit(self, data: Any, *, gamma: float | None = None, executor: Any = None) -> Self:
-        """Condition the model on further data; θ, and the subset of the sparse method, stay as they are.
+    @one_blas_thread()
+    def partial_fit(self, data: DataLike, *, gamma: float | None = None, executor: Any = None) -> Self:
+        """Condition the model on further data; θ, and the inducing points of the sparse method, stay as they are.
 
         The first call fits. For single transitions at a time there is `gptd_rl.OnlineGPTD`.
 
@@ -165,18 +175,30 @@ class GPTD(Estimator):
     # ---------------------------------------------------------------------------------- predicting
 
     @overload
-    def predict(self, states: ArrayLike, return_std: Literal[False] = ...) -> Array: ...
+    def predict(
+        self, states: ArrayLike, return_std: Literal[False] = ..., return_cov: Literal[False] = ...
+    ) -> Array: ...
 
     @overload
-    def predict(self, states: ArrayLike, return_std: Literal[True]) -> tuple[Array, Array]: ...
+    def predict(
+        self, states: ArrayLike, return_std: Literal[True], return_cov: Literal[False] = ...
+    ) -> tuple[Array, Array]: ...
 
-    def predict(self, states: ArrayLike, return_std: bool = False) -> Array | tuple[Array, Array]:
-        """Posterior mean of V and, if asked, its standard deviation under the model (paper eqs. 9 and 10).
+    @overload
+    def predict(
+        self, states: ArrayLike, return_std: Literal[False] = ..., *, return_cov: Literal[True]
+    ) -> tuple[Array, Array]: ...
+
+    @one_blas_thread()
+    def predict(
+        self, states: ArrayLike, return_std: bool = False, return_cov: bool = False
+    ) -> Array | tuple[Array, Array]:
+        """Posterior mean of V and, if asked, its standard deviation or covariance under the model (eqs. 9 and 10).
 
         Parameters
         ----------
         states : array-like of shape (m, n_dims)
-        return_std : bool
+        return_std, return_cov : bool
             The paper's posterior, which takes the residuals of the returns for independent. In a stochastic system they
             are not: `confidence_interval` is the honest one.
 
@@ -185,9 +207,45 @@ class GPTD(Estimator):
         mean : ndarray of shape (m,)
         std : ndarray of shape (m,)
             Only if `return_std`.
+        cov : ndarray of shape (m, m)
+            Only if `return_cov`.
         """
-        return self._moments(self._check_states(states), return_std)
+        answer: Array | tuple[Array, Array] = self._moments(self._check_states(states), return_std, return_cov)
+        return answer
 
+    @one_blas_thread()
+    def sample(self, states: ArrayLike, n: int = 1, seed: int | np.random.Generator | None = None) -> Array:
+        """Joint posterior samples of V at all these states.
+
+        Parameters
+        ----------
+        states : array-like of shape (m, n_dims)
+        n : int
+            Number of samples.
+        seed : int or Generator, optional
+
+        Returns
+        -------
+        values : ndarray of shape (n, m)
+        """
+        x = self._check_states(states)
+        return self._sample(x, n, seed, f"{len(x)} states")
+
+    def score(self, states: ArrayLike, values: ArrayLike) -> float:
+        """Coefficient of determination R² of the posterior mean, as scikit-learn's regressors have it.
+
+        Parameters
+        ----------
+        states : array-like of shape (m, n_dims)
+        values : array-like of shape (m,)
+            True values, such as returns of rollouts.
+        """
+        x = self._check_states(states)
+        y = as_vector(values, len(x), "values")
+        residual, total = float(((y - self.predict(x)) ** 2).sum()), float(((y - y.mean()) ** 2).sum())
+        return 1.0 - residual / total if total > 0.0 else float(residual == 0.0)
+
+    @one_blas_thread()
     def confidence_interval(self, states: ArrayLike, level: float = 0.95) -> tuple[Array, Array]:
         """Interval that holds V(x) with probability `level`, with the noise correlated as it is in a Markov chain.
 

@@ -9,19 +9,19 @@ from typing import Any, Literal, Self, TypeVar, overload
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from gptd_rl import linalg
+from gptd_rl.checks import is_count
 from gptd_rl.data.actions import Actions, ContinuousActions, DiscreteActions, as_int_actions
-from gptd_rl.data.state_actions import recorded_actions, to_state_actions
+from gptd_rl.data.state_actions import to_state_actions
 from gptd_rl.data.trajectories import Trajectories
-from gptd_rl.estimators import greedy
-from gptd_rl.estimators.base import Estimator, is_count
-from gptd_rl.inference.by_action import ActionPrior
-from gptd_rl.inference.sparse import Variance
-from gptd_rl.kernels.stationary import SquaredExponential
-from gptd_rl.sharding.dataset import available_bytes
+from gptd_rl.estimators.fitted import FittedModel
+from gptd_rl.estimators.greedy_q import GreedyQ
+from gptd_rl.estimators.storage import storable
+from gptd_rl.inference.sparse import SparseVariance
+from gptd_rl.kernels import Kernel
 from gptd_rl.sharding.sources import Sources
 from gptd_rl.temporal.means import Mean
 from gptd_rl.temporal.targets import Noise
+from gptd_rl.threads import one_blas_thread
 from gptd_rl.types import Array, DataLike
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -33,7 +33,8 @@ def _batched(method: F) -> F:
     return method
 
 
-class GPTDQ(Estimator):
+@storable
+class GPTDQ(GreedyQ):
     """Gaussian-process temporal-difference learning of Q, the value of actions, which selects its own kernel.
 
     Q is to pairs of a state and an action what V is to states, so everything is as in `GPTD`, with the covariance
@@ -46,8 +47,10 @@ class GPTDQ(Estimator):
 
     Parameters
     ----------
-    kernel : {"isotropic", "ard", "factor", "auto"} or SquaredExponential
+    kernel : {"isotropic", "ard", "factor", "auto"} or Kernel
         As in `GPTD`. A kernel object is over states if actions are discrete, and over [x, a] if they are continuous.
+        One that reads discrete actions itself, such as ``k1 + k2 * ActionDelta(n)``, is taken as it is; any other is
+        multiplied by δ(a, a').
     n_actions : int, optional
         Number of discrete actions, numbered from 0. By default actions are discrete if they are integers, and there are
         as many as the data show.
@@ -56,14 +59,19 @@ class GPTDQ(Estimator):
     action_correlation : float
         ρ, from 0 to below 1, instead of the 0 in δ for two discrete actions that differ. With a little of it what is
         learnt of one action is a first guess for the others; with none, K is block diagonal, and cheap.
+    noise_share : float
+        λ = σ²/v₀, noise variance of bootstrapped targets over prior variance of Q, in a fit of the greedy policy.
     mean : float or callable, optional
         Prior mean of Q, as in `GPTD`. A function takes states of shape (n, n_dims) and the actions taken there, in the
-        form in which the data hold them, of shape (n, ...).
+        form in which the data hold them, of shape (n, ...). For the greedy policy a number; by default the largest
+        value that the rewards allow, so that actions never tried look good.
     noise : {"stochastic", "deterministic"}
         As in `GPTD`: σ²HHᵀ, or σ²I for deterministic systems.
-    objective, thinning, method, subset_size, tolerance, variance, noise_variance, noise_floor, n_restarts, max_rank
+    objective, thinning, method, subset_size, tolerance, sparse_variance
         As in `GPTD`, for pairs instead of states: `subset_size` counts pairs.
-    warm_start, random_state, progress_bar
+    noise_variance, noise_floor, n_restarts, max_rank
+        As in `GPTD`.
+    warm_start, random_state, n_jobs
         As in `GPTD`.
 
     Attributes
@@ -76,12 +84,15 @@ class GPTDQ(Estimator):
         Diagonal of Ω for continuous actions; empty for discrete ones.
     data_ : Trajectories
         What was fitted, in pairs: states are [x, a]. In the sparse method a sample of it.
-    subset_ : ndarray of shape (m, n_inputs + n_columns) or None
-        The pairs that stand for all others in the sparse method.
+    inducing_points_ : ndarray of shape (m, n_inputs + n_columns) or None
+        Inducing points of the sparse method, which are pairs.
     kernel_, noise_variance_, thinning_, theta_, parameter_names_, log_marginal_likelihood_, complexity_, data_fit_
         As in `GPTD`.
     comparison_, thinning_trials_, inputs_, method_, exact_
         As in `GPTD`.
+    greedy_ : GreedyFit or None
+        Result of fitted Q iteration, if the greedy policy was fitted: its `posterior` has `sample_function` for
+        Thompson sampling.
 
     Examples
     --------
@@ -106,7 +117,7 @@ class GPTDQ(Estimator):
 
     def __init__(
         self,
-        kernel: str | SquaredExponential = "ard",
+        kernel: str | Kernel = "ard",
         *,
         n_actions: int | None = None,
         candidates: ArrayLike | None = None,
@@ -119,14 +130,14 @@ class GPTDQ(Estimator):
         method: str = "auto",
         subset_size: int = 500,
         tolerance: float | None = None,
-        variance: Variance = "projected_process",
+        sparse_variance: SparseVariance = "projected_process",
         noise_variance: float | None = None,
         noise_floor: float = 1e-6,
         n_restarts: int = 1,
         max_rank: int | None = None,
         warm_start: bool = False,
         random_state: int | None = 0,
-        progress_bar: bool = False,
+        n_jobs: int | None = None,
     ) -> None:
         super().__init__(
             kernel,
@@ -137,14 +148,14 @@ class GPTDQ(Estimator):
             method=method,
             subset_size=subset_size,
             tolerance=tolerance,
-            variance=variance,
+            sparse_variance=sparse_variance,
             noise_variance=noise_variance,
             noise_floor=noise_floor,
             n_restarts=n_restarts,
             max_rank=max_rank,
             warm_start=warm_start,
             random_state=random_state,
-            progress_bar=progress_bar,
+            n_jobs=n_jobs,
         )
         self.n_actions = n_actions
         self.candidates = candidates
@@ -153,19 +164,29 @@ class GPTDQ(Estimator):
 
     # ---------------------------------------------------------------------------------- fitting
 
-    def fit(self, data: Any, *, policy: Any = None, gamma: float | None = None, executor: Any = None) -> Self:
+    @one_blas_thread()
+    def fit(
+        self,
+        data: DataLike,
+        *,
+        policy: Any = None,
+        gamma: float | None = None,
+        executor: Any = None,
+        progress_bar: bool = False,
+    ) -> Self:
         """Select a model for `data` and condition it on them.
 
         Parameters
         ----------
         data : Trajectories, path, Minari dataset, or an iterable of these
             With actions; otherwise as in `GPTD.fit`.
-        policy : object with `predict`, callable, or GPTDQ, optional
+        policy : object with `predict`, callable, GPTDQ, or "greedy", optional
             The policy to evaluate: anything that `collect` takes; it is asked about states as the data hold them. By
             default the one that made the data. A deterministic one that made them should be given, too: it says what
             follows the last state of a truncated segment, a transition which else is left out. A stochastic one should
-            not: asked again, it would answer differently.
-        gamma, executor
+            not: asked again, it would answer differently. "greedy" is the policy that is greedy with respect to Q
+            itself (see Notes).
+        gamma, executor, progress_bar
             As in `GPTD.fit`.
 
         Notes
@@ -183,39 +204,27 @@ class GPTDQ(Estimator):
           deviation grows there, but all values that lead there depend on this guess, too.
 
         Recurrent policies cannot be asked about single states, and are not meant here.
+
+        For ``policy="greedy"`` Q is fitted to the bootstrapped targets r + γ max Q(x', ·) by fitted Q iteration, with
+        discounts below 1 and discrete actions. The kernel is "ard", the multi-scale kernel with one relevance per input
+        selected by the evidence of the targets, or a kernel of states whose free parameters are selected; v₀ and σ²
+        follow from the residuals and `noise_share`. `subset_size` counts inducing states, which all actions share.
+        ``warm_start=True`` continues from the last Q and kernel. Standard deviations and intervals take the targets as
+        given: those of a policy's values come from ``fit(data, policy=q.greedy_actions)``.
         """
         self._check_parameters()
-        sources = Sources.of(data, gamma)
-        actions = self._find_actions(sources)
+        data = data if isinstance(data, Trajectories) else Sources.of(data, gamma)
+        actions = self._find_actions(data)
         if isinstance(policy, str):
-            return self._fit_greedy(sources, actions, policy)
-        pairs = _in_pairs(sources, actions, policy)
-        return self._fit(self._open(pairs, gamma, executor, actions), every=None)
+            return self._fit_greedy(data, actions, policy)
+        pairs = _in_pairs(data, actions, policy)
+        return self._fit(self._open(pairs, gamma, executor, actions), every=None, progress_bar=progress_bar)
 
-    def _fit_greedy(self, sources: Sources, actions: DiscreteActions | ContinuousActions, policy: str) -> Self:
-        """Fit the value of the greedy policy; see `greedy`."""
-        if policy != "greedy":
-            raise ValueError(f"policy must be 'greedy', a policy, or None for the one that made the data; got {policy!r}.")
-        if not isinstance(actions, DiscreteActions):
-            raise ValueError("policy='greedy' needs discrete actions: give the index of the nearest candidate instead.")
-        before = self.greedy_ if self.warm_start and hasattr(self, "posterior_") else None
-        pairs = greedy.label_actions(Trajectories.concatenate([source.load() for source in sources]), actions)
-        fit = greedy.fit_greedy(
-            pairs,
-            ActionPrior(actions.n, self.noise_share, self.action_correlation),
-            greedy.starting_kernel(self.kernel, before, pairs.states[:, :-1]),
-            n_inducing=self.subset_size,
-            start=None if before is None else before.posterior.mean_function,
-            rng=np.random.default_rng(self.random_state),
-        )
-        self._adopt_greedy(fit, pairs, actions)
-        return self
-
-    def _adopt_greedy(self, fit: greedy.GreedyFit, pairs: Trajectories, actions: DiscreteActions) -> None:
-        self.greedy_, self.posterior_, self.data_, self.actions_ = fit, fit.posterior, pairs, actions
-
-    def partial_fit(self, data: Any, *, policy: Any = None, gamma: float | None = None, executor: Any = None) -> Self:
-        """Condition the model on further data; θ, and the subset of the sparse method, stay as they are.
+    @one_blas_thread()
+    def partial_fit(
+        self, data: DataLike, *, policy: Any = None, gamma: float | None = None, executor: Any = None
+    ) -> Self:
+        """Condition the model on further data; θ, and the inducing points of the sparse method, stay as they are.
 
         The first call fits.
 
@@ -226,7 +235,7 @@ class GPTDQ(Estimator):
         """
         if not hasattr(self, "posterior_"):
             return self.fit(data, policy=policy, gamma=gamma, executor=executor)
-        pairs = _in_pairs(Sources.of(data, gamma), self._space, policy)
+        pairs = _in_pairs(data, self._space, policy, gamma)
         return self._add(pairs, gamma, executor)
 
     def condition(
@@ -251,7 +260,7 @@ class GPTDQ(Estimator):
         -------
         GPTDQ
         """
-        pairs = _in_pairs(Sources.of(data, gamma), self._space, policy)
+        pairs = _in_pairs(data, self._space, policy, gamma)
         return self._condition(pairs, gamma, executor, inducing_points)
 
     def _mean_of_rows(self, mean: Mean, actions: Actions) -> Mean:
@@ -268,13 +277,13 @@ class GPTDQ(Estimator):
     def _n_terminal(self, actions: Actions) -> int:
         return actions.n if isinstance(actions, DiscreteActions) else 1
 
-    def _find_actions(self, sources: Sources) -> DiscreteActions | ContinuousActions:
+    def _find_actions(self, data: Trajectories | Sources) -> DiscreteActions | ContinuousActions:
         """What the actions in the data are: discrete or continuous, and which."""
         if self.n_actions is not None:
             return DiscreteActions(self.n_actions, self.action_correlation)
         largest = -1
-        for source in sources:
-            actions = recorded_actions(source.load())
+        for part in [data] if isinstance(data, Trajectories) else (source.load() for source in data):
+            actions = _logged(part)
             if self.candidates is not None or actions.dtype.kind not in "iub":
                 if self.action_correlation:
                     raise ValueError("action_correlation is for discrete actions, and these are continuous.")
@@ -282,8 +291,8 @@ class GPTDQ(Estimator):
             largest = max(largest, int(as_int_actions(actions).max(initial=-1)))
         return DiscreteActions(largest + 1, self.action_correlation)
 
-    def _set(self, *learnt: Any) -> None:
-        super()._set(*learnt)
+    def _set(self, fitted: FittedModel) -> None:
+        super()._set(fitted)
         self.action_relevances_ = self._relevances()[self.n_dims_ :]
 
     # ---------------------------------------------------------------------------------- predicting
@@ -294,6 +303,7 @@ class GPTDQ(Estimator):
     @overload
     def predict(self, states: ArrayLike, actions: ArrayLike, return_std: Literal[True]) -> tuple[Array, Array]: ...
 
+    @one_blas_thread()
     def predict(self, states: ArrayLike, actions: ArrayLike, return_std: bool = False) -> Array | tuple[Array, Array]:
         """Posterior mean of Q and, if asked, its standard deviation under the model.
 
@@ -313,6 +323,7 @@ class GPTDQ(Estimator):
         """
         return self._moments(self._check_pairs(states, actions), return_std)
 
+    @one_blas_thread()
     def confidence_interval(self, states: ArrayLike, actions: ArrayLike, level: float = 0.95) -> tuple[Array, Array]:
         """Interval that holds Q(x, a) with probability `level`; see `GPTD.confidence_interval`.
 
@@ -334,6 +345,7 @@ class GPTDQ(Estimator):
     @overload
     def q_values(self, states: ArrayLike, return_std: Literal[True]) -> tuple[Array, Array]: ...
 
+    @one_blas_thread()
     def q_values(self, states: ArrayLike, return_std: bool = False) -> Array | tuple[Array, Array]:
         """Posterior mean of Q for every action, or for every one of the `candidates`.
 
@@ -372,37 +384,25 @@ class GPTDQ(Estimator):
         best = self.q_values(states).argmax(axis=1)
         return self._space.decode(self._choices()[best])
 
+    @one_blas_thread()
     def sample(self, states: ArrayLike, n: int = 1, seed: int | np.random.Generator | None = None) -> Array:
-        """Draw value functions from the posterior, jointly over all these states and all actions.
+        """Joint posterior samples of Q over all these states and all actions.
 
-        Acting greedily in one draw at a time is Thompson sampling.
+        Acting greedily in one sample at a time is Thompson sampling.
 
         Parameters
         ----------
         states : array-like of shape (m, n_dims)
         n : int
-            Number of draws.
+            Number of samples.
         seed : int or Generator, optional
 
         Returns
         -------
         values : ndarray of shape (n, m, n_actions)
         """
-        if not is_count(n):
-            raise ValueError(f"n must be a whole number of 1 or more; got {n!r}.")
         pairs, shape = self._all_pairs(states)
-        size, free = len(pairs), available_bytes()
-        if free is not None and 4 * 8 * size**2 > free:  # the covariance, its factor, and products on the way
-            raise ValueError(
-                f"a joint draw over {shape[0]} states and {shape[1]} actions needs {4 * 8 * size**2 / 2**30:.1f} GiB, "
-                f"and {free / 2**30:.1f} GiB are free: ask for fewer states at a time."
-            )
-        if not size:
-            return np.zeros((n, *shape))
-        rng = np.random.default_rng(seed)
-        mean, x = self._moments(pairs, return_std=False), pairs[:, self._columns]
-        L = np.tril(linalg.cholesky(lambda: self.posterior_.covariance(x)))
-        values = mean + rng.standard_normal((n, size)) @ L.T
+        values = self._sample(pairs, n, seed, f"{shape[0]} states and {shape[1]} actions")
         return values.reshape(n, *shape)
 
     # ---------------------------------------------------------------------------------- checking
@@ -421,6 +421,8 @@ class GPTDQ(Estimator):
             raise ValueError(f"n_actions must be a whole number of 1 or more; got {self.n_actions!r}.")
         if not 0.0 <= self.action_correlation < 1.0:
             raise ValueError(f"action_correlation must lie in [0, 1); got {self.action_correlation!r}.")
+        if not (np.isfinite(self.noise_share) and self.noise_share > 0):
+            raise ValueError(f"noise_share must be positive; got {self.noise_share}.")
 
     def _check_pairs(self, states: ArrayLike, actions: ArrayLike) -> Array:
         """Pairs with all inputs, of shape (m, n_dims + n_columns)."""
@@ -447,13 +449,24 @@ class GPTDQ(Estimator):
         return space.encode(self.candidates)
 
 
-def _in_pairs(sources: Sources, actions: DiscreteActions | ContinuousActions, policy: Any) -> Sources:
-    """Trajectories of pairs; made once, for a stochastic policy would answer differently next time."""
+def _in_pairs(
+    data: DataLike, actions: DiscreteActions | ContinuousActions, policy: Any, gamma: float | None = None
+) -> Trajectories | Sources:
+    """Trajectories of pairs; made once, because a stochastic policy would answer differently next time."""
     policy = policy.greedy_actions if isinstance(policy, GPTDQ) else policy
-    pairs = sources.map(partial(to_state_actions, actions=actions, policy=policy))
+    change = partial(to_state_actions, actions=actions, policy=policy)
+    pairs: Trajectories | Sources | None
+    pairs = change(data) if isinstance(data, Trajectories) else Sources.of(data, gamma).map(change)
     if pairs is None:
         raise ValueError(
-            "no transition is left: a truncated segment needs two of them, since nobody logged the action in its last "
-            "state. fit(data, policy=…) says what it would be."
+            "no transition is left: a truncated segment needs two of them, since the action in its last state was not "
+            "logged. fit(data, policy=…) says what it would be."
         )
     return pairs
+
+
+def _logged(data: Any) -> NDArray[Any]:
+    """Actions that were taken, without the zeros behind each segment."""
+    if data.actions is None:
+        return np.zeros(0, dtype=np.int64)
+    return np.asarray(data.actions)[data.has_transition]

@@ -1,45 +1,28 @@
-"""The sparse posterior kept up to date while the policy runs: O(m²) for each transition, however many came before.
-
-A dictionary Z of m states stands for all others. It grows by each state that it leaves more than a share ε of
-unexplained. The posterior is that of `sparse`, in coordinates in which the prior of the weights is white: with
-``C(Z, Z) = LLᵀ`` and V(x) = φ(x)ᵀw,
-
-    φ(x) = [√b, √v₀·L⁻¹C(Z, x)]        w ~ N(0, I)        A = S + σ²I        S = Σ ggᵀ        s = Σ g·t
-    mean(x) = φᵀA⁻¹s                   var(x) = σ²φᵀA⁻¹φ + v₀(1 − ‖L⁻¹C(Z, x)‖²)
-
-So no eigenvalue of A falls below σ², and a new dictionary state adds a feature but leaves the others as they are.
-
-Each reward r on the way from x to x' gives one row g with target t. Rewards with the noise σ²HHᵀ are correlated along a
-segment; the rows are made independent by three sums over the segment so far: f of features, q of squared weights and h
-of returns, in which each state counts κ times what the next one does:
-
-    g = (f/√q − γ√q·φ(x'))/√q'       t = (h + rq)/√(qq')       q' = κ²q + 1       f' = κf + φ(x')       h' = κ(h + rq)
-
-with κ = γ, and f = φ(x), q = 1, h = 0 at the first state. For the noise σ²I κ = 0: there is nothing to undo, and g is
-φ(x) − γφ(x'). A terminal state has the row of a step with γ = 0; where a segment is cut off nothing is added.
-"""
+"""The online estimator of V: the sparse posterior after every single transition, with a kernel that is given."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+import os
+from pathlib import Path
 from typing import Any, Literal, NamedTuple, Self, overload
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
-from scipy.linalg import blas
+import scipy  # its submodules are imported at first use
+from numpy.typing import ArrayLike
 
-from gptd_rl import linalg
 from gptd_rl.checks import as_states
 from gptd_rl.data.trajectories import Trajectories
-from gptd_rl.estimators.gptd import GPTD, NOISES
+from gptd_rl.estimators import storage
+from gptd_rl.estimators.checks import NOISES
+from gptd_rl.estimators.gptd import GPTD
+from gptd_rl.estimators.params import Parameters
 from gptd_rl.exceptions import NotFittedError
-from gptd_rl.inference.exact import in_chunks
-from gptd_rl.inference.inducing import UNPIVOTED_ROUNDING, Dictionary
-from gptd_rl.kernels.stationary import SquaredExponential
-from gptd_rl.temporal.differences import TemporalDifference
-from gptd_rl.temporal.shards import BLOCK
+from gptd_rl.inference.inducing import Dictionary
+from gptd_rl.inference.online import OnlinePosterior, RunningSegment
+from gptd_rl.kernels import Kernel, registry
 from gptd_rl.temporal.targets import Noise
-from gptd_rl.types import Array
+from gptd_rl.threads import one_blas_thread
+from gptd_rl.types import Array, IntArray
 
 
 class Transition(NamedTuple):
@@ -53,19 +36,20 @@ class Transition(NamedTuple):
     truncated: bool = False
 
 
-class OnlineGPTD:
+@storage.storable
+class OnlineGPTD(Parameters):
     """Gaussian-process temporal-difference learning of V, one transition at a time, with a kernel that is given.
 
     Parameters
     ----------
-    kernel : SquaredExponential
+    kernel : Kernel
         The prior covariance of V; `from_batch` takes it from a fitted model.
     noise_variance : float
         σ², of the noise σ²HHᵀ or σ²I.
     noise : {"stochastic", "deterministic"}
         As in `GPTD`.
     tolerance : float
-        ε: a state enters the dictionary if those in it leave more than this share of v₀ unexplained there.
+        ε: a state enters the dictionary if its residual variance exceeds this share of its prior variance.
     max_size : int, optional
         Size at which the dictionary stops growing.
     keep_history : bool
@@ -73,13 +57,13 @@ class OnlineGPTD:
         with each of them, in O(n·m) time, and the posterior is exactly the batch one. Without them memory is O(m²), and
         the posterior is approximate to ε: of the variance of each earlier state, that much at most goes unused.
     forgetting : float
-        λ: the weight of all that was seen is multiplied by this before each new row, for a policy that changes. The
-        prior is not forgotten; below 1, the first prediction after an update therefore costs O(m³).
+        λ: the weight of all data is multiplied by this before each new row, for a policy that changes. The prior is not
+        forgotten; below 1, the first prediction after an update therefore costs O(m³).
 
     Attributes
     ----------
     dictionary_ : ndarray of shape (m, n_dims)
-        The states that stand for all others.
+        Inducing points.
     n_transitions_ : int
         Transitions taken in.
     n_dims_ : int
@@ -87,8 +71,9 @@ class OnlineGPTD:
 
     Examples
     --------
-    >>> from gptd_rl import Isotropic, SquaredExponential
-    >>> v = OnlineGPTD(SquaredExponential(Isotropic(0.1, n_dims=1), signal_variance=10.0), noise_variance=1e-3)
+    >>> from gptd_rl import Isotropic
+    >>> from gptd_rl.kernels import paper_kernel
+    >>> v = OnlineGPTD(paper_kernel(Isotropic(0.1, n_dims=1), signal_variance=10.0), noise_variance=1e-3)
     >>> for x in range(5):  # a corridor: one step costs 1, the end is terminal
     ...     v = v.update(Transition([x], -1.0, [x + 1], discount=1.0, terminated=x == 4))
     >>> v.predict([[2.0]]).round(1)
@@ -97,7 +82,7 @@ class OnlineGPTD:
 
     def __init__(
         self,
-        kernel: SquaredExponential,
+        kernel: Kernel,
         noise_variance: float,
         *,
         noise: Noise = "stochastic",
@@ -106,25 +91,34 @@ class OnlineGPTD:
         keep_history: bool = True,
         forgetting: float = 1.0,
     ) -> None:
-        _expect(isinstance(kernel, SquaredExponential), "kernel must be a SquaredExponential", type(kernel), TypeError)
+        _expect(isinstance(kernel, Kernel), "kernel must be a kernel object", type(kernel), TypeError)
         _expect(0.0 < noise_variance < np.inf, "noise_variance must be positive and finite", noise_variance)
         _expect(noise in NOISES, f"noise must be one of {', '.join(map(repr, NOISES))}", noise)
         _expect(0.0 < tolerance < 1.0, "tolerance is a share of v₀ and must lie between 0 and 1", tolerance)
         _expect(0.0 < forgetting <= 1.0, "forgetting must lie in (0, 1], where 1 forgets nothing", forgetting)
         _expect(max_size is None or max_size >= 1, "max_size must be 1 or more, or None for no limit", max_size)
+        _expect(kernel.n_dims is not None, "the kernel must read the state", kernel)
         self.kernel, self.noise_variance, self.noise = kernel, noise_variance, noise
         self.tolerance, self.max_size = tolerance, max_size
         self.keep_history, self.forgetting = keep_history, forgetting
-        self._read(np.arange(kernel.metric.n_dims), kernel.metric.n_dims)
+        assert kernel.n_dims is not None
+        self._begin(np.arange(kernel.n_dims), kernel.n_dims)
 
-    def _read(self, inputs: NDArray[np.int64], n_dims: int) -> None:
+    def _begin(self, inputs: IntArray, n_dims: int) -> None:
         """Begin with no data, of which only the columns `inputs` are used."""
         self._inputs, self.n_dims_, self.n_transitions_ = inputs, n_dims, 0
+        self.n_features_in_ = n_dims
         self._chosen: list[Array] = []
-        self._dictionary = Dictionary.empty(replace(self.kernel, signal_variance=1.0, bias=0.0))
-        self._weights = _Weights(self.noise_variance, self.forgetting)
-        self._history = _History(len(inputs)) if self.keep_history else None
-        self._running: _Running | None = None
+        self._running_state: Array | None = None
+        self.posterior_ = OnlinePosterior(
+            self.kernel,
+            self.noise_variance,
+            self.noise,
+            self.tolerance,
+            self.max_size,
+            self.keep_history,
+            self.forgetting,
+        )
 
     @classmethod
     def from_batch(cls, v: GPTD, *, data: Trajectories | None = None, **options: Any) -> Self:
@@ -142,273 +136,208 @@ class OnlineGPTD:
         _expect(isinstance(v, GPTD), "from_batch expects a fitted GPTD", type(v), TypeError)
         if not hasattr(v, "kernel_"):
             raise NotFittedError("this GPTD has not been fitted yet: call fit(data) first.")
+        _expect(v.mean_ is None or v.mean_ == 0, "OnlineGPTD has no prior mean", v.mean_)
         new = cls(v.kernel_, v.thinning_ * v.noise_variance_, noise=v.noise, **options)
-        new._read(v.inputs_, v.n_dims_)
+        new._begin(v.inputs_, v.n_dims_)
         return new if data is None else new.update(data)
 
     @property
     def dictionary_(self) -> Array:
-        """The states that stand for all others, of shape (m, n_dims)."""
+        """Inducing points, of shape (m, n_dims)."""
         return np.array(self._chosen).reshape(-1, self.n_dims_)
 
-    def __repr__(self) -> str:
-        return f"OnlineGPTD({self.n_transitions_} transitions, {len(self._chosen)} states in the dictionary)"
+    def _describe_fit(self) -> str:
+        return f"{self.n_transitions_} transitions, {len(self._chosen)} states in the dictionary"
 
     # ---------------------------------------------------------------------------------- learning
 
-    def update(self, seen: Transition | Trajectories) -> Self:
+    @one_blas_thread()
+    def update(self, data: Transition | Trajectories) -> Self:
         """Take in one transition, or whole segments; input that is refused changes nothing.
 
         Parameters
         ----------
-        seen : Transition or Trajectories
+        data : Transition or Trajectories
             A transition goes on with the running segment if it starts where that one stands. If not, the running
             segment counts as truncated and a new one begins; so it does with each segment of `Trajectories`.
         """
-        if isinstance(seen, Trajectories):
-            self._check_width(seen.n_dims)
-            for first, last, terminated in zip(seen.starts, seen.last, seen.terminated, strict=True):
-                self._start(seen.states[first])
+        if isinstance(data, Trajectories):
+            self._check_width(data.n_dims)
+            for first, last, terminated in zip(data.starts, data.last, data.terminated, strict=True):
+                self._start(data.states[first])
                 for i in range(first, last):
-                    self._step(seen.rewards[i], seen.discounts[i], seen.states[i + 1])
-                self._stop(terminated, seen.rewards[last])
+                    self._step(data.rewards[i], data.discounts[i], data.states[i + 1])
+                self._stop(terminated, data.rewards[last])
             return self
-        _expect(isinstance(seen, Transition), "update expects a Transition or Trajectories", type(seen), TypeError)
-        state = _finite("state", seen.state, (self.n_dims_,))
-        reward = float(_finite("reward", seen.reward, ()))
-        next_state = _finite("next_state", seen.next_state, (self.n_dims_,))
-        discount = float(_finite("discount", seen.discount, ()))
+        _expect(isinstance(data, Transition), "update expects a Transition or Trajectories", type(data), TypeError)
+        state = _finite("state", data.state, (self.n_dims_,))
+        reward = float(_finite("reward", data.reward, ()))
+        next_state = _finite("next_state", data.next_state, (self.n_dims_,))
+        discount = float(_finite("discount", data.discount, ()))
         _expect(0.0 <= discount <= 1.0, "discount must lie in [0, 1]", discount)
-        if self._running is None or not np.array_equal(self._running.state, state):
+        if self._running_state is None or not np.array_equal(self._running_state, state):
             self._start(state)
         self._step(reward, discount, next_state)
-        if seen.terminated or seen.truncated:
-            self._stop(seen.terminated)
+        if data.terminated or data.truncated:
+            self._stop(data.terminated)
         return self
 
     def _start(self, state: Array) -> None:
-        """Begin a segment at its first state."""
-        self._running = _Running(state, f=self._enter(state), q=1.0, h=0.0)
-        self._remember(state)
+        self.posterior_.start(state[self._inputs])
+        self._note(state)
 
     def _step(self, reward: float, discount: float, next_state: Array) -> None:
-        """Add the row V(x) − γV(x') = r, where x is the state that the running segment has come to."""
-        phi = self._enter(next_state)
-        self._add_row(reward, discount, next_state, phi)
-        self._remember(next_state)
+        self.posterior_.step(reward, discount, next_state[self._inputs])
+        self._note(next_state)
         self.n_transitions_ += 1
 
     def _stop(self, terminated: bool, reward: float = 0.0) -> None:
-        """End the segment; a terminal state has the row V(x) = r, that of a step with γ = 0, no matter where to."""
-        assert self._running is not None
-        if terminated:
-            self._add_row(reward, 0.0, self._running.state, np.zeros_like(self._running.f))
-        self._running = None
+        self.posterior_.stop(terminated, reward)
+        self._running_state = None
 
-    def _add_row(self, reward: float, discount: float, next_state: Array, phi: Array) -> None:
-        assert self._running is not None
-        f, q, h = self._running.f, self._running.q, self._running.h
-        carry = discount if self.noise == "stochastic" else 0.0  # κ
-        # q' = κ²q + 1
-        q_next = carry**2 * q + 1.0
-        # g = αf − βφ(x')        t = α(h + rq)
-        alpha, beta = 1.0 / np.sqrt(q * q_next), discount * np.sqrt(q / q_next)
-        summed = h + reward * q
-        self._weights.add(alpha * f - beta * phi, alpha * summed)
-        if self._history is not None:
-            self._history.set_row(alpha, beta, carry, alpha * summed)
-        # f' = κf + φ(x')        h' = κ(h + rq)
-        self._running = _Running(next_state, carry * f + phi, q_next, carry * summed)
-
-    def _remember(self, state: Array) -> None:
-        if self._history is not None:
-            self._history.append(state[self._inputs])
-
-    # ---------------------------------------------------------------------------------- the dictionary
-
-    def _features(self, states: Array) -> tuple[Array, Array]:
-        """Φ, of shape (n, m + 1), and the share of v₀ that the dictionary leaves unexplained, of shape (n,)."""
-        unexplained, half = self._dictionary.residuals(states)
-        Phi = np.empty((len(states), len(half) + 1))
-        Phi[:, 0] = np.sqrt(self.kernel.bias)
-        Phi[:, 1:] = np.sqrt(self.kernel.signal_variance) * half.T
-        return Phi, unexplained
-
-    def _enter(self, state: Array) -> Array:
-        """φ of a state, which first joins the dictionary if that cannot express it, of shape (m + 1,)."""
-        x = state[self._inputs]
-        (phi,), (unexplained,) = self._features(x[None])
-        is_full = self.max_size is not None and len(self._chosen) >= self.max_size
-        if is_full or unexplained <= max(self.tolerance, UNPIVOTED_ROUNDING):
-            return np.asarray(phi)
-        self._dictionary = self._dictionary.extended(x)
-        self._chosen.append(state.copy())
-        # Without a history: c(x, z) ≈ C(x, Z)C(Z, Z)⁻¹c(Z, z), so that what z adds to Z is nothing at past states.
-        column, moment, new_in_f = np.zeros(len(phi) + 1), 0.0, 0.0
-        if self._history:
-            column, moment, new_in_f = self._history.column(self.kernel, self._dictionary, self.forgetting)
-        self._weights.grow(column, moment)
-        if self._running is not None:
-            self._running = replace(self._running, f=np.append(self._running.f, new_in_f))
-        return np.append(phi, np.sqrt(self.kernel.signal_variance * unexplained))
+    def _note(self, state: Array) -> None:
+        """Keep the state of the running segment, and with all inputs if it joined the dictionary."""
+        self._running_state = state.copy()
+        if len(self.posterior_.inducing_points) > len(self._chosen):
+            self._chosen.append(state.copy())
 
     # ---------------------------------------------------------------------------------- predicting
 
     @overload
-    def predict(self, states: ArrayLike, return_std: Literal[False] = ...) -> Array: ...
+    def predict(
+        self, states: ArrayLike, return_std: Literal[False] = ..., return_cov: Literal[False] = ...
+    ) -> Array: ...
 
     @overload
-    def predict(self, states: ArrayLike, return_std: Literal[True]) -> tuple[Array, Array]: ...
+    def predict(
+        self, states: ArrayLike, return_std: Literal[True], return_cov: Literal[False] = ...
+    ) -> tuple[Array, Array]: ...
 
-    def predict(self, states: ArrayLike, return_std: bool = False) -> Array | tuple[Array, Array]:
-        """Posterior mean of V and, if asked, its standard deviation.
+    @overload
+    def predict(
+        self, states: ArrayLike, return_std: Literal[False] = ..., *, return_cov: Literal[True]
+    ) -> tuple[Array, Array]: ...
+
+    @one_blas_thread()
+    def predict(
+        self, states: ArrayLike, return_std: bool = False, return_cov: bool = False
+    ) -> Array | tuple[Array, Array]:
+        """Posterior mean of V and, if asked, its standard deviation or covariance.
 
         Parameters
         ----------
         states : array-like of shape (n, n_dims)
-        return_std : bool
-            That of the projected process, which knows what the dictionary cannot express. As in `GPTD.predict`, it
-            takes the residuals of the returns for independent.
+        return_std, return_cov : bool
+            Those of the projected process. As in `GPTD.predict`, the residuals of the returns count as independent.
 
         Returns
         -------
         mean : ndarray of shape (n,)
         std : ndarray of shape (n,)
             Only if `return_std`.
+        cov : ndarray of shape (n, n)
+            Only if `return_cov`.
         """
+        x = self._check_states(states)
+        mean = self.posterior_.mean(x)
+        if return_cov:
+            return mean, self.posterior_.covariance(x)
+        return (mean, np.sqrt(self.posterior_.variance(x))) if return_std else mean
+
+    @one_blas_thread()
+    def confidence_interval(self, states: ArrayLike, level: float = 0.95) -> tuple[Array, Array]:
+        """Interval that holds V(x) with probability `level`; TD errors count as they were when they were made.
+
+        Parameters
+        ----------
+        states : array-like of shape (n, n_dims)
+        level : float
+
+        Returns
+        -------
+        lower, upper : ndarray of shape (n,)
+        """
+        _expect(0.0 < level < 1.0, "level must lie between 0 and 1", level)
+        x = self._check_states(states)
+        mean = self.posterior_.mean(x)
+        half = scipy.special.ndtri(0.5 + 0.5 * level) * np.sqrt(self.posterior_.interval_variance(x))
+        return mean - half, mean + half
+
+    @one_blas_thread()
+    def sample(self, states: ArrayLike, n: int = 1, seed: int | np.random.Generator | None = None) -> Array:
+        """Joint posterior samples of V at all these states, of shape (n, m)."""
+        return self.posterior_.sample(self._check_states(states), n, np.random.default_rng(seed))
+
+    def _check_states(self, states: ArrayLike) -> Array:
         if not self._chosen:
             raise NotFittedError("this OnlineGPTD has seen no transition yet: call update(…) first.")
         x = as_states(states, name="states")
         self._check_width(x.shape[1])
-        x = x[:, self._inputs]
-        # φᵀA⁻¹s
-        weights = self._weights.mean()
-        mean = in_chunks(lambda part: self._features(part)[0] @ weights, x)
-        return (mean, np.sqrt(in_chunks(self._variance, x))) if return_std else mean
+        return x[:, self._inputs]
 
     def _check_width(self, width: int) -> None:
         if width != self.n_dims_:
             raise ValueError(f"states must have {self.n_dims_} columns; got {width}. A single state is [[x1, x2, …]].")
 
-    def _variance(self, states: Array) -> Array:
-        Phi, unexplained = self._features(states)
-        half = Phi @ self._weights.root()
-        # σ²φᵀA⁻¹φ + v₀(1 − ‖L⁻¹C‖²)
-        within = self.noise_variance * np.einsum("nm,nm->n", half, half)
-        return np.asarray(within + self.kernel.signal_variance * unexplained)
+    # ---------------------------------------------------------------------------------- files
 
+    def save(self, path: str | os.PathLike[str]) -> Path:
+        """Write the model to `path`: arrays and JSON, no code; read it back by `gptd_rl.load`."""
+        return storage.save(self, path)
 
-@dataclass(frozen=True, eq=False)
-class _Running:
-    """The segment under way: its last state, and the sums over it that its next row needs."""
+    @classmethod
+    def load(cls, path: str | os.PathLike[str]) -> Self:
+        """Read a model that `save` wrote."""
+        model = storage.load(path)
+        if not isinstance(model, cls):
+            raise ValueError(f"{path} holds a {type(model).__name__}, not a {cls.__name__}: gptd_rl.load reads all.")
+        return model
 
-    state: Array
-    f: Array  # Φᵀz, where z is the null vector of the segment so far: 1 at its last state, z_i = κ_i z_{i+1}  [m+1]
-    q: float  # zᵀz
-    h: float  # zᵀy, with y the returns so far
+    def to_arrays(self) -> tuple[dict[str, Any], dict[str, Any]]:
+        """The model as plain data and arrays, for `storage`."""
+        p = self.posterior_
+        params = self.get_params(deep=False) | dict(kernel=registry.describe(self.kernel))
+        arrays: dict[str, Any] = dict(
+            theta=self.kernel.theta,
+            inputs=self._inputs,
+            dictionary=self.dictionary_,
+            gram=p.weights.gram,
+            moment=p.weights.moment,
+            moments=p.moments,
+        )
+        if p.history is not None:
+            arrays["history"] = p.history.table
+        header: dict[str, Any] = dict(params=params, n_dims=self.n_dims_, n_transitions=self.n_transitions_)
+        if p.running is not None and self._running_state is not None:
+            header["running"] = dict(q=p.running.q, h=p.running.h)
+            arrays |= dict(running_state=self._running_state, f=p.running.f, u=p.running.u, phi=p.running.phi)
+        return header, arrays
 
-
-class _Weights:
-    """Posterior of w ~ N(0, I) from rows ``t = gᵀw + ε``, ε ~ N(0, σ²).
-
-    A root R of the inverse, ``RRᵀ = A⁻¹``, is taken along from row to row. It is better conditioned than A⁻¹, and what
-    it stands for cannot become indefinite. After some time it is made anew from S, lest rounding errors pile up.
-    """
-
-    def __init__(self, noise_variance: float, forgetting: float) -> None:
-        self.noise_variance, self.forgetting = noise_variance, forgetting
-        self.gram, self.moment = np.zeros((1, 1)), np.zeros(1)  # S, its lower triangle, and s
-        self._root: Array | None = None
-        self._age = 0
-
-    def add(self, g: Array, t: float) -> None:
-        """Take in one row: S ← λS + ggᵀ, s ← λs + g·t."""
-        if self.forgetting < 1.0:
-            self.gram *= self.forgetting
-            self.moment *= self.forgetting
-        linalg.add_outer_in_place(self.gram, 1.0, g)
-        self.moment += t * g
-        self._age += 1
-        if self.forgetting < 1.0 or self._age > max(len(g), 50):
-            self._root = None
-        if self._root is not None:
-            # (A + ggᵀ)⁻¹ = R(I − uuᵀ/d²)Rᵀ = R(I − uuᵀ/(d² + d))²Rᵀ with u = Rᵀg, d² = 1 + uᵀu
-            u = g @ self._root
-            d = np.sqrt(1.0 + u @ u)
-            blas.dger(-1.0 / (d * d + d), u, self._root @ u, a=self._root.T, overwrite_a=1)
-
-    def grow(self, column: Array, moment: float) -> None:
-        """Give each row one feature more, where `column` is the new last column of S."""
-        m = len(self.gram)
-        self.gram = np.pad(self.gram, (0, 1))
-        self.gram[m], self.moment = column, np.append(self.moment, moment)
-        if self._root is not None:
-            # A⁻¹ bordered, where no Schur complement is smaller than σ²
-            u = column[:m] @ self._root
-            schur = max(column[m] + self.noise_variance - u @ u, self.noise_variance)
-            new = np.append(-self._root @ u, 1.0) / np.sqrt(schur)
-            self._root = np.pad(self._root, (0, 1))
-            self._root[:, m] = new
-
-    def mean(self) -> Array:
-        """A⁻¹s, of shape (m + 1,)."""
-        R = self.root()
-        return R @ (self.moment @ R)
-
-    def root(self) -> Array:
-        """R, of shape (m + 1, m + 1)."""
-        if self._root is None:
-            I = np.eye(len(self.gram))
-            L = linalg.cholesky(lambda: self.gram + self.noise_variance * I)
-            self._root, self._age = np.ascontiguousarray(linalg.half_solve_transposed(L, I)), 0
-        return self._root
-
-
-class _History:
-    """Past states and how each row is made of them: ``g = αf − βφ(x')`` with ``f' = κf + φ(x')``."""
-
-    def __init__(self, n_dims: int) -> None:
-        self._table, self._n = np.zeros((64, 4 + n_dims)), 0  # α, β, κ, t (0 where there is no row) and the state
-
-    def __len__(self) -> int:
-        return self._n
-
-    def append(self, state: Array) -> None:
-        """Add a state, as yet without a row."""
-        if self._n == len(self._table):
-            self._table = np.concatenate([self._table, np.zeros_like(self._table)])
-        self._table[self._n, 4:] = state
-        self._n += 1
-
-    def set_row(self, alpha: float, beta: float, carry: float, target: float) -> None:
-        """Give the last state its row."""
-        self._table[self._n - 1, :4] = alpha, beta, carry, target
-
-    def column(
-        self, kernel: SquaredExponential, dictionary: Dictionary, forgetting: float
-    ) -> tuple[Array, float, float]:
-        """Last column of S, of shape (m + 1,), last entry of s and last entry of f, in O(n·m) time."""
-        states, (alpha, beta, carry, target) = self._table[: self._n, 4:], self._table[: self._n, :4].T
-        Z, L, scale = dictionary.states, dictionary.L, np.sqrt(kernel.signal_variance)
-        chain = TemporalDifference(carry, alpha > 0, np.zeros(self._n, dtype=np.int64), 1)
-        blocks = [slice(i, i + BLOCK) for i in range(0, self._n, BLOCK)]
-        # The last feature of each state, √v₀·C(X, Z)L⁻ᵀe_m
-        newest = np.zeros(len(Z))
-        newest[-1] = scale
-        onto_newest = linalg.half_solve_transposed(L, newest)
-        p = np.concatenate([kernel.correlation(states[rows], Z) @ onto_newest for rows in blocks])  # [n]
-        # … and of each row, g_m = αf − βp'
-        f = chain.solve_transposed(p)
-        g = alpha * f
-        g[:-1] -= beta[:-1] * p[1:]
-        # Σ λ^age g_m g = Φᵀa: the same steps transposed
-        age = np.cumsum((alpha > 0)[::-1])[::-1] - 1
-        weighted = g * forgetting**age
-        a = chain.solve(alpha * weighted)
-        a[1:] -= (beta * weighted)[:-1]
-        Ca = sum((a[rows] @ kernel.correlation(states[rows], Z) for rows in blocks), np.zeros(len(Z)))
-        column = np.append(np.sqrt(kernel.bias) * a.sum(), scale * linalg.half_solve(L, Ca))
-        return column, float(weighted @ target), float(f[-1])
+    @classmethod
+    def from_arrays(cls, header: dict[str, Any], arrays: dict[str, Any]) -> Self:
+        """The model again."""
+        params = header["params"]
+        params["kernel"] = registry.build(params["kernel"]).with_theta(arrays["theta"])
+        new = cls(**params)
+        new._begin(arrays["inputs"], header["n_dims"])
+        new.n_transitions_, new._chosen = header["n_transitions"], list(arrays["dictionary"])
+        p = new.posterior_
+        for state in arrays["dictionary"][:, new._inputs]:
+            p.dictionary = Dictionary.extended(p.dictionary, state)
+        p.weights.gram, p.weights.moment, p.moments = arrays["gram"], arrays["moment"], arrays["moments"]
+        if p.history is not None:
+            p.history.table = arrays["history"]
+        if "running" in header:
+            new._running_state = arrays["running_state"]
+            p.running = RunningSegment(
+                arrays["running_state"][new._inputs],
+                arrays["f"],
+                header["running"]["q"],
+                header["running"]["h"],
+                arrays["u"],
+                arrays["phi"],
+            )
+        return new
 
 
 def _finite(name: str, value: ArrayLike, shape: tuple[int, ...]) -> Array:

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
-from scipy import optimize
+import scipy  # its submodules are imported at first use
 
 from gptd_rl.types import Array
 
@@ -37,12 +37,12 @@ def lbfgs(
         value, gradient = f(x)
         return value / scale, gradient / scale
 
-    result = optimize.minimize(
+    result = scipy.optimize.minimize(
         scaled,
         np.clip(start, lower, upper),
         jac=True,
         method="L-BFGS-B",
-        bounds=optimize.Bounds(lower, upper),
+        bounds=scipy.optimize.Bounds(lower, upper),
         options=dict(maxiter=max_iterations, ftol=1e-7, gtol=1e-3, maxcor=20),
     )
     return Optimum(result.x, scale * float(result.fun), int(result.nfev), np.empty((0, 0)))

@@ -10,7 +10,6 @@ A shard that is lost with its Dask worker is placed anew, and the function is ru
 
 from __future__ import annotations
 
-import os
 import threading
 from collections import OrderedDict, deque
 from collections.abc import Callable, Iterator, Sequence
@@ -23,12 +22,13 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from threadpoolctl import threadpool_limits
 
 from gptd_rl.data.files import UNREADABLE, TemporaryFolder
-from gptd_rl.sharding.sources import File, InMemory, ShardSource
+from gptd_rl.sharding.sources import File, InMemory, ShardSource, Sources
 from gptd_rl.temporal.shards import Shard
 from gptd_rl.temporal.targets import Noise
+from gptd_rl.threads import count_cores, one_blas_thread
+from gptd_rl.types import DataLike
 
 ShardFunction = Callable[..., Any]
 
@@ -98,7 +98,7 @@ class Cache:
 
 
 class ShardedDataset:
-    """Some data in shards, and the backend that pass over them.
+    """Data in shards, and the backend that maps functions over them.
 
     Parameters
     ----------
@@ -135,8 +135,14 @@ class ShardedDataset:
         return ShardedDataset([replace(spec, **changes) for spec in self.specs], self.backend, self.owners)
 
 
+def open_dataset(data: DataLike, noise: Noise, gamma: float | None = None, executor: Any = None) -> ShardedDataset:
+    """`data` in shards, with a backend."""
+    sources = Sources.of(data, gamma)
+    return ShardedDataset([ShardSpec(source, noise) for source in sources], make_backend(executor), (sources,))
+
+
 def make_backend(executor: Any) -> Backend:
-    """Backend that use `executor`: none for threads of our own, else one of `concurrent.futures`, or Dask's client."""
+    """Backend that uses `executor`: none for threads of our own, else one of `concurrent.futures`, or Dask's client."""
     if executor is None or isinstance(executor, ThreadPoolExecutor):
         return Threads(executor)
     client = getattr(executor, "_client", executor)
@@ -194,24 +200,25 @@ class Threads(Backend):
     """Threads of this process: NumPy and BLAS let go of the interpreter while they work."""
 
     def __init__(self, executor: ThreadPoolExecutor | None) -> None:
-        self.n_workers = _n_cores() if executor is None else executor._max_workers
+        self.n_workers = count_cores() if executor is None else executor._max_workers
         self._given = executor
         self._cache = Cache(0.25 * _memory())
 
     def map(self, function: ShardFunction, specs: Sequence[ShardSpec], arguments: tuple[Any, ...]) -> Iterator[Any]:
-        """Results in order; one BLAS thread for each of ours, but all of them for a single shard."""
+        """Results in order; a single shard needs no thread of its own."""
         if self._given is None and (len(specs) == 1 or self.n_workers == 1):
             for spec in specs:
                 yield self._work(function, spec, arguments)
             return
         own = ThreadPoolExecutor(self.n_workers) if self._given is None else nullcontext(self._given)
-        with threadpool_limits(1), own as self._pool:
+        with own as self._pool:
             yield from super().map(function, specs, arguments)
 
     def submit(self, function: ShardFunction, spec: ShardSpec, arguments: tuple[Any, ...]) -> Future[Any]:
         """Hand it to a thread."""
         return _submit(self._pool, self._work, function, spec, arguments)
 
+    @one_blas_thread()
     def _work(self, function: ShardFunction, spec: ShardSpec, arguments: tuple[Any, ...]) -> Any:
         shard = self._cache.get(spec)
         return None if shard is None else function(shard, *arguments)
@@ -221,7 +228,7 @@ class Processes(Backend):
     """Any other executor. Its workers read shards from files, so trajectories in memory are written to some first."""
 
     def __init__(self, executor: Executor) -> None:
-        self.n_workers = getattr(executor, "_max_workers", None) or _n_cores()
+        self.n_workers = getattr(executor, "_max_workers", None) or count_cores()
         self._executor = executor
         self._folder = TemporaryFolder()
         self._written: dict[str, File] = {}
@@ -240,13 +247,13 @@ class Processes(Backend):
 _of_this_process: Cache | None = None
 
 
+@one_blas_thread()
 def _work_in_process(function: ShardFunction, spec: ShardSpec, arguments: tuple[Any, ...]) -> Any:
     global _of_this_process
     if _of_this_process is None:
-        _of_this_process = Cache(0.25 * _memory() / _n_cores())
+        _of_this_process = Cache(0.25 * _memory() / count_cores())
     shard = _of_this_process.get(spec)
-    with threadpool_limits(1):
-        return None if shard is None else function(shard, *arguments)
+    return None if shard is None else function(shard, *arguments)
 
 
 class Dask(Backend):
@@ -303,13 +310,9 @@ def _together(*arguments: Any) -> tuple[Any, ...]:
     return arguments
 
 
+@one_blas_thread()
 def _work_with(function: ShardFunction, shard: Shard | None, arguments: tuple[Any, ...]) -> Any:
-    with threadpool_limits(1):
-        return None if shard is None else function(shard, *arguments)
-
-
-def _n_cores() -> int:
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return None if shard is None else function(shard, *arguments)
 
 
 def _memory() -> float:

@@ -21,7 +21,8 @@ import numpy as np
 import pytest
 from scipy.stats import norm
 
-from gptd_rl import GPTD, Isotropic, SquaredExponential
+from gptd_rl import GPTD, Isotropic
+from gptd_rl.kernels import paper_kernel
 from tests.mdps import Drifting, Garnet, Gridworld, Spiral, Walk
 
 LEVELS = (0.5, 0.8, 0.95)
@@ -93,7 +94,7 @@ def test_intervals_cover_where_the_posterior_of_the_paper_does_not(mdp, n, state
 
 
 def test_intervals_cover_with_truncated_episodes_of_a_continuous_state():
-    kernel = SquaredExponential(Isotropic(0.3, 1), 20.0, 100.0, fixed=("v0", "b", "h"))
+    kernel = paper_kernel(Isotropic(0.3, 1), 20.0, 100.0, fixed=("v0", "b", "h"))
 
     def held() -> GPTD:
         return GPTD(kernel, noise_variance=7.0, objective="marginal_likelihood")

@@ -11,6 +11,7 @@ from numpy.testing import assert_allclose, assert_array_equal
 import gptd_rl
 import gptd_rl.selection.search
 from gptd_rl import ARD, GPTD, FactorAnalysis, Isotropic, SquaredExponential, Trajectories
+from gptd_rl.kernels import paper_kernel
 from gptd_rl.selection.search import first_guesses
 from tests.helpers import METRICS, MIXES, NOISES, Reference, central_differences, make_model, sample
 from tests.mdps import Garnet, Gridworld, Spiral, Walk, rmse
@@ -376,20 +377,20 @@ def test_progress_bar_prints_and_changes_nothing(noisy, capsys, monkeypatch):
 
 
 def test_what_a_kernel_object_holds_fixed_stays(grid):
-    kernel = SquaredExponential(ARD([0.5, 0.25]), signal_variance=3.0, bias=2.0, fixed=("b", "a2"))
+    kernel = paper_kernel(ARD([0.5, 0.25]), signal_variance=3.0, bias=2.0, fixed=("b", "a2"))
     v = GPTD(kernel).fit(grid)
     assert_allclose(v.kernel_.bias, 2.0)
     assert_allclose(v.relevances_[1], 0.25)
     assert v.comparison_.best.n_parameters == 3
     assert v.kernel_.signal_variance != pytest.approx(3.0), "what is free moves"
-    free = GPTD(SquaredExponential(ARD([0.5, 0.25]), 3.0, 2.0)).fit(grid)
+    free = GPTD(paper_kernel(ARD([0.5, 0.25]), 3.0, 2.0)).fit(grid)
     assert free.log_marginal_likelihood_ > v.log_marginal_likelihood_
     assert free.relevances_[1] < 1e-3
 
 
 @pytest.mark.parametrize("metric", [Isotropic(1.0, 2), ARD([1.0, 1.0]), FactorAnalysis([1.0, 1.0], [0.5, 0.1])])
 def test_a_bias_of_zero_stays_zero(metric, grid):
-    v = GPTD(SquaredExponential(metric, bias=0.0)).fit(grid)
+    v = GPTD(paper_kernel(metric, bias=0.0)).fit(grid)
     assert v.kernel_.bias == 0.0
     assert v.theta_[1] == -np.inf
     assert rmse(v.predict(grid.states), GRID.value(grid.states)) < 0.02
@@ -398,13 +399,13 @@ def test_a_bias_of_zero_stays_zero(metric, grid):
 
 
 def test_a_relevance_of_zero_stays_zero(grid):
-    v = GPTD(SquaredExponential(ARD([1.0, 0.0]))).fit(grid)
+    v = GPTD(paper_kernel(ARD([1.0, 0.0]))).fit(grid)
     assert v.relevances_[1] == 0.0
     assert_array_equal(v.predict([[3.0, 1.0]]), v.predict([[3.0, 9.0]]))
 
 
 def test_a_model_with_nothing_free_is_conditioned_as_it_is(grid):
-    kernel = SquaredExponential(ARD([0.5, 0.25]), 3.0, 2.0, fixed=("v0", "b", "a1", "a2"))
+    kernel = paper_kernel(ARD([0.5, 0.25]), 3.0, 2.0, fixed=("v0", "b", "a1", "a2"))
     v = GPTD(kernel, noise_variance=0.1, objective="marginal_likelihood").fit(grid)
     assert_allclose(v.theta_, np.log([3.0, 2.0, 0.1, 0.5, 0.25]))
     assert v.comparison_.best.n_parameters == 0
@@ -415,7 +416,7 @@ def test_a_kernel_object_starts_the_search(grid, monkeypatch):
     monkeypatch.setattr(gptd_rl.selection.search, "first_guesses", bad_guess)
     options: dict[str, Any] = dict(objective="marginal_likelihood", n_restarts=0)
     lost = GPTD("isotropic", **options).fit(grid)
-    found = GPTD(SquaredExponential(Isotropic(0.5, 2), 2.0, 10.0), **options).fit(grid)
+    found = GPTD(paper_kernel(Isotropic(0.5, 2), 2.0, 10.0), **options).fit(grid)
     assert found.log_marginal_likelihood_ > lost.log_marginal_likelihood_ + 10.0
 
 
@@ -549,7 +550,7 @@ def test_pruning_twice(fitted):
 
 
 def test_a_kernel_object_cannot_be_pruned(grid):
-    v = GPTD(SquaredExponential(ARD([1.0, 1.0]))).fit(grid)
+    v = GPTD(paper_kernel(ARD([1.0, 1.0]))).fit(grid)
     with pytest.raises(ValueError, match="kernel object fixes the number of inputs"):
         v.prune()
 

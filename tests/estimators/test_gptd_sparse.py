@@ -22,7 +22,6 @@ from gptd_rl import (
     ARD,
     GPTD,
     Isotropic,
-    SquaredExponential,
     Trajectories,
     progress,
 )
@@ -32,6 +31,7 @@ from gptd_rl.estimators import engines as problems
 from gptd_rl.exceptions import InterruptedFitWarning, NotFittedError, RelevanceWarning
 from gptd_rl.inference.model import Model
 from gptd_rl.inference.sparse import Basis, Posterior, Solution, noise_moments, statistics
+from gptd_rl.kernels import paper_kernel
 from gptd_rl.progress import Watch
 from gptd_rl.selection import objectives
 from gptd_rl.selection import search as selection
@@ -56,7 +56,7 @@ def quick(kernel: Any = "isotropic", **options: Any) -> GPTD:
 
 def held(n_dims: int = 1, **options: Any) -> GPTD:
     """An estimator with nothing left to select."""
-    kernel = SquaredExponential(Isotropic(0.8, n_dims), 20.0, 60.0, fixed=("v0", "b", "h"))
+    kernel = paper_kernel(Isotropic(0.8, n_dims), 20.0, 60.0, fixed=("v0", "b", "h"))
     return quick(kernel, noise_variance=8.0, **options)
 
 
@@ -541,7 +541,7 @@ def test_a_sparse_model_comes_back_from_a_file(large, tmp_path):
         dict(noise="deterministic"),
         dict(variance="subset_of_regressors"),
         dict(kernel="factor", max_rank=1),
-        dict(kernel=SquaredExponential(ARD([1.0, 0.1]), 5.0, 0.0, fixed=("v0",))),
+        dict(kernel=paper_kernel(ARD([1.0, 0.1]), 5.0, 0.0, fixed=("v0",))),
     ],
     ids=["deterministic", "subset of regressors", "factor", "kernel object"],
 )

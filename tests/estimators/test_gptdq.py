@@ -16,7 +16,6 @@ from gptd_rl import (
     GPTDQ,
     FactorAnalysis,
     Isotropic,
-    SquaredExponential,
     Trajectories,
     linalg,
 )
@@ -27,6 +26,7 @@ from gptd_rl.estimators.action_kernels import action_kernel
 from gptd_rl.exceptions import NotFittedError
 from gptd_rl.inference import exact
 from gptd_rl.inference.model import Model
+from gptd_rl.kernels import paper_kernel
 from gptd_rl.kernels import stationary as kernels
 from gptd_rl.kernels.stationary import ActionKernel
 from gptd_rl.temporal import targets as observations
@@ -148,7 +148,7 @@ def towards(x: np.ndarray) -> int:
     return int(x[0] > 0) + int(x[1] > 0)
 
 
-MODEL = Model(SquaredExponential(ARD([0.6, 1.1]), 1.3, 0.4), 0.2)
+MODEL = Model(paper_kernel(ARD([0.6, 1.1]), 1.3, 0.4), 0.2)
 
 
 def held(rho: float = 0.0, **options: Any) -> GPTDQ:
@@ -372,7 +372,7 @@ def test_three_pairs_by_hand():
     """x=0 → x=1 by action 1 (reward 2), then the end by action 0 (reward 3): all numbers written out."""
     episode = dict(observations=[[0.0], [1.0], [5.0]], actions=[1, 0], rewards=[2.0, 3.0], terminated=True)
     data = Trajectories.from_episodes([episode], gamma=0.5)
-    kernel = SquaredExponential(Isotropic(2.0, 1), 4.0, 1.0, fixed=("v0", "b", "h"))
+    kernel = paper_kernel(Isotropic(2.0, 1), 4.0, 1.0, fixed=("v0", "b", "h"))
     # pairs (0, 1), (1, 0), (5, 0), (5, 1); only (1, 0) and (5, 0), (0, 1) and (5, 1) correlate
     far, mid = 4.0 * np.exp(-25.0) + 1.0, 4.0 * np.exp(-16.0) + 1.0
     K = np.array([[5.0, 0.0, 0.0, far], [0.0, 5.0, mid, 0.0], [0.0, mid, 5.0, 0.0], [far, 0.0, 0.0, 5.0]])
@@ -519,9 +519,7 @@ def test_a_subset_of_all_pairs_is_exact(policy, noise, rho, sparsely, monkeypatc
 @pytest.mark.usefixtures("sparsely")
 def test_gradient_of_the_bound(noise, rho, bias):
     data = with_actions(sample([(20, False), (15, True), (25, True)], n_dims=2))
-    kernel = SquaredExponential(
-        ARD([0.6, 1.1]), 1.3, bias, fixed=("v0", "a1", "a2", "b") if bias else ("v0", "a1", "a2")
-    )
+    kernel = paper_kernel(ARD([0.6, 1.1]), 1.3, bias, fixed=("v0", "a1", "a2", "b") if bias else ("v0", "a1", "a2"))
     q = GPTDQ(
         kernel,
         n_actions=3,
@@ -609,9 +607,7 @@ class Table:
 
 UNIFORM = np.full((8, 3), 1.0 / 3.0)
 CHOICE = np.array([0, 1, 2, 2, 1, 0, 1, 2])
-TABULAR = SquaredExponential(
-    Isotropic(50.0, 1), 100.0, 1.0, fixed=("v0", "b", "h")
-)  # states know nothing of each other
+TABULAR = paper_kernel(Isotropic(50.0, 1), 100.0, 1.0, fixed=("v0", "b", "h"))  # states know nothing of each other
 
 
 def chosen(x: np.ndarray) -> int:
@@ -788,7 +784,7 @@ def test_draws_where_the_variance_is_rounding():
     """A long lengthscale and no noise: what the posterior leaves open is less than what its subtraction can tell."""
     steps = np.linspace(0.0, 1.0, 30)
     episode = dict(observations=steps, actions=np.zeros(29, int), rewards=-np.ones(29), terminated=True)
-    kernel = SquaredExponential(Isotropic(0.5, 1), 100.0, 100.0, fixed=("v0", "b", "h"))
+    kernel = paper_kernel(Isotropic(0.5, 1), 100.0, 100.0, fixed=("v0", "b", "h"))
     q = GPTDQ(kernel, noise_variance=1e-13, objective="marginal_likelihood")
     q.fit(Trajectories.from_episodes([episode], gamma=1.0))
     states = np.linspace(0.0, 1.0, 200)[:, None]
@@ -969,7 +965,7 @@ N = len(logged("mixed"))
         (dict(action_correlation=0.1), replaced(np.full(N, 0.5)), ValueError, r"for discrete actions"),
         (dict(kernel="cubic"), logged("mixed"), ValueError, r"kernel must be one of"),
         (
-            dict(kernel=SquaredExponential(ARD(np.ones(3)))),
+            dict(kernel=paper_kernel(ARD(np.ones(3)))),
             logged("mixed"),
             ValueError,
             r"3 dimensions; got .* width 2",

@@ -11,7 +11,8 @@ from numpy.testing import assert_allclose, assert_array_equal
 from sklearn.base import clone
 
 import gptd_rl
-from gptd_rl import ARD, GPTD, GPTDQ, Isotropic, SquaredExponential, Trajectories
+from gptd_rl import ARD, GPTD, GPTDQ, Isotropic, Trajectories
+from gptd_rl.kernels import paper_kernel
 from gptd_rl.temporal.means import subtract_mean
 from tests.helpers import MIXES, sample
 
@@ -29,7 +30,7 @@ def some_data(seed: int = 0, n: int = 4) -> Trajectories:
 
 def held(method: str = "exact", **options: Any) -> GPTD:
     """An estimator with nothing left to select."""
-    kernel = SquaredExponential(ARD([0.5, 0.8]), 2.0, 0.0, fixed=("v0", "b", "a1", "a2"))
+    kernel = paper_kernel(ARD([0.5, 0.8]), 2.0, 0.0, fixed=("v0", "b", "a1", "a2"))
     defaults: dict[str, Any] = dict(objective="marginal_likelihood", n_restarts=0, subset_size=30, noise_variance=0.3)
     return GPTD(kernel, method=method, **(defaults | options))
 
@@ -151,7 +152,7 @@ def critic(states: np.ndarray, actions: np.ndarray) -> np.ndarray:
 
 
 def held_q(**options: Any) -> GPTDQ:
-    kernel = SquaredExponential(Isotropic(0.5, 2), 2.0, 0.0, fixed=("v0", "b", "h"))
+    kernel = paper_kernel(Isotropic(0.5, 2), 2.0, 0.0, fixed=("v0", "b", "h"))
     return GPTDQ(kernel, n_actions=3, objective="marginal_likelihood", noise_variance=0.3, **options)
 
 
@@ -176,7 +177,7 @@ def test_mean_of_q_leaves_terminal_pairs_at_zero() -> None:
 
 
 def held_q_of_one_input(mean: Any) -> GPTDQ:
-    kernel = SquaredExponential(Isotropic(0.5, 1), 2.0, 0.0, fixed=("v0", "b", "h"))
+    kernel = paper_kernel(Isotropic(0.5, 1), 2.0, 0.0, fixed=("v0", "b", "h"))
     return GPTDQ(kernel, n_actions=3, objective="marginal_likelihood", noise_variance=0.3, mean=mean)
 
 
@@ -186,7 +187,7 @@ def test_mean_of_q_with_continuous_actions() -> None:
     wavy = Trajectories(
         data.states, data.rewards, data.discounts, data.lengths, data.terminated, np.sin(data.actions)[:, None]
     )
-    kernel = SquaredExponential(Isotropic(0.5, 3), 2.0, 0.0, fixed=("v0", "b", "h"))
+    kernel = paper_kernel(Isotropic(0.5, 3), 2.0, 0.0, fixed=("v0", "b", "h"))
     q = GPTDQ(kernel, noise_variance=0.3, objective="marginal_likelihood", mean=lambda x, a: x[:, 0] + a[:, 0])
     q.fit(wavy)
     assert_allclose(q.predict(FAR, [[0.5]]), FAR[:, 0] + 0.5)

@@ -18,8 +18,8 @@ from gptd_rl.exceptions import NotFittedError
 from gptd_rl.inference.inducing import linearly_independent
 from gptd_rl.inference.model import Model
 from gptd_rl.inference.sparse import Basis, Posterior, Solution, statistics
+from gptd_rl.kernels import paper_kernel
 from gptd_rl.kernels.metrics import ARD, Isotropic
-from gptd_rl.kernels.stationary import SquaredExponential
 from gptd_rl.temporal.shards import Shard
 from tests.helpers import MIXES, NOISES, Reference, dense_H, make_model, row_places, sample
 
@@ -162,7 +162,7 @@ def test_terminal_rewards_and_lone_terminal_states_of_thinned_data(noise):
 
 
 def test_a_corridor_solved_by_hand():
-    kernel = SquaredExponential(Isotropic(0.1, 1), 10.0, 10.0)
+    kernel = paper_kernel(Isotropic(0.1, 1), 10.0, 10.0)
     v = OnlineGPTD(kernel, 1e-4)
     for _ in range(3):
         for x in range(5):
@@ -173,7 +173,7 @@ def test_a_corridor_solved_by_hand():
 def test_dictionary_is_that_of_the_linear_dependence_test():
     data = sample([(50, False), (30, True)])
     v = make(tolerance=0.1).update(data)
-    unit = SquaredExponential(MODEL.kernel.metric, 1.0, 0.0)
+    unit = paper_kernel(MODEL.kernel.metric, 1.0, 0.0)
     taken = linearly_independent(unit, data.states, tolerance=0.1)
     assert 5 < len(taken) < len(data)
     assert_array_equal(v.dictionary_, data.states[taken])
@@ -304,7 +304,7 @@ def test_forgetting_forgets():
 def test_thousands_of_updates_stay_accurate(noise):
     rng = np.random.default_rng(5)
     data = sample([(k, k % 2 == 0) for k in rng.integers(2, 220, size=50)], n_dims=2)
-    v = OnlineGPTD(SquaredExponential(ARD([0.8, 1.2]), 2.0, 1.0), 0.05, noise=noise, tolerance=3e-2)
+    v = OnlineGPTD(paper_kernel(ARD([0.8, 1.2]), 2.0, 1.0), 0.05, noise=noise, tolerance=3e-2)
     for i, transition in enumerate(steps(data)):
         v.update(transition)
         if i % 5 == 0:

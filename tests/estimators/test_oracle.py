@@ -10,8 +10,8 @@ from sklearn.gaussian_process.kernels import RBF, ConstantKernel, WhiteKernel
 
 from gptd_rl.inference import exact
 from gptd_rl.inference.model import Model
+from gptd_rl.kernels import paper_kernel
 from gptd_rl.kernels.metrics import ARD, FactorAnalysis, Isotropic
-from gptd_rl.kernels.stationary import SquaredExponential
 from gptd_rl.temporal.targets import build_targets
 from tests.helpers import naive_returns, sample
 
@@ -42,7 +42,7 @@ def data(request):
 
 @pytest.mark.parametrize(("metric", "length_scale"), CASES.values(), ids=CASES.keys())
 def test_log_marginal_likelihood_and_gradient(data, metric, length_scale):
-    model = Model(SquaredExponential(metric, V0, BIAS), NOISE)
+    model = Model(paper_kernel(metric, V0, BIAS), NOISE)
     ours, gradient = exact.evidence_and_gradient(model, build_targets(data, "stochastic"))
     theirs = regressor(length_scale, NOISE).fit(data.states, naive_returns(data))
     value, slope = theirs.log_marginal_likelihood(theirs.kernel_.theta, eval_gradient=True)
@@ -54,7 +54,7 @@ def test_log_marginal_likelihood_and_gradient(data, metric, length_scale):
 
 @pytest.mark.parametrize(("metric", "length_scale"), CASES.values(), ids=CASES.keys())
 def test_mean_and_std(data, metric, length_scale):
-    model = Model(SquaredExponential(metric, V0, BIAS), NOISE)
+    model = Model(paper_kernel(metric, V0, BIAS), NOISE)
     posterior = exact.Posterior.condition(model, build_targets(data, "stochastic"))
     theirs = regressor(length_scale).fit(data.states, naive_returns(data))
     for states in (NEW_STATES, data.states):
@@ -67,7 +67,7 @@ def test_factor_analysis_is_regression_on_whitened_states(data):
     """scikit-learn knows no linear combinations of inputs; in coordinates where Ω is the identity it needs none."""
     metric = FactorAnalysis(RELEVANCES, [[0.8, -0.1], [-0.5, 0.4], [0.2, 0.7]])
     root = np.linalg.cholesky(metric.matrix)
-    model = Model(SquaredExponential(metric, V0, BIAS), NOISE)
+    model = Model(paper_kernel(metric, V0, BIAS), NOISE)
     seen = build_targets(data, "stochastic")
     theirs = regressor(1.0).fit(data.states @ root, naive_returns(data))
     assert_allclose(exact.evidence(model, seen).log_likelihood, theirs.log_marginal_likelihood(), rtol=1e-10)
@@ -80,7 +80,7 @@ def test_factor_analysis_is_regression_on_whitened_states(data):
 def test_a_truncation_is_not_a_termination():
     """The oracle knows only terminated episodes: told that a run was cut off, we must answer otherwise."""
     cut_off = sample([(12, False)], seed=2)
-    model = Model(SquaredExponential(ARD(RELEVANCES), V0, BIAS), NOISE)
+    model = Model(paper_kernel(ARD(RELEVANCES), V0, BIAS), NOISE)
     posterior = exact.Posterior.condition(model, build_targets(cut_off, "stochastic"))
     theirs = regressor(1 / np.sqrt(RELEVANCES)).fit(cut_off.states, naive_returns(cut_off))
     _, std = theirs.predict(cut_off.states, return_std=True)

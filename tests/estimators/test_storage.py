@@ -11,6 +11,7 @@ from numpy.testing import assert_allclose, assert_array_equal
 
 import gptd_rl
 from gptd_rl import ARD, GPTD, FactorAnalysis, Isotropic, SquaredExponential, Trajectories
+from gptd_rl.kernels import paper_kernel
 from tests.helpers import MIXES, assert_same, sample
 from tests.mdps import Gridworld
 
@@ -39,11 +40,11 @@ MODELS = {
     "held noise": lambda: quick(noise_variance=0.3).fit(DATA),
     "pruned": lambda: quick("ard").fit(Gridworld().sample(60, np.random.default_rng(0))).prune(),
     "kernel object": lambda: quick(
-        SquaredExponential(ARD([1.0, 0.0, 2.0]), 2.0, 0.0, fixed=("v0", "a3")), noise_variance=0.1
+        paper_kernel(ARD([1.0, 0.0, 2.0]), 2.0, 0.0, fixed=("v0", "a3")), noise_variance=0.1
     ).fit(DATA),
-    "isotropic object": lambda: quick(SquaredExponential(Isotropic(0.3, 3), fixed=("b",))).fit(DATA),
+    "isotropic object": lambda: quick(paper_kernel(Isotropic(0.3, 3), fixed=("b",))).fit(DATA),
     "factor object": lambda: quick(
-        SquaredExponential(FactorAnalysis(np.ones(3), [[1.0, 0.5], [-2.0, 0.0], [0.5, 1.0]]), fixed=("m1_1", "a2"))
+        paper_kernel(FactorAnalysis(np.ones(3), [[1.0, 0.5], [-2.0, 0.0], [0.5, 1.0]]), fixed=("m1_1", "a2"))
     ).fit(DATA),
     "actions": lambda: quick().fit(with_actions(())),
     "vector actions": lambda: quick().fit(with_actions((2,))),

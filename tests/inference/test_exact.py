@@ -12,9 +12,9 @@ from scipy.stats import multivariate_normal
 from gptd_rl.data.trajectories import Trajectories
 from gptd_rl.inference import exact
 from gptd_rl.inference.model import Model
+from gptd_rl.kernels import paper_kernel
 from gptd_rl.kernels import stationary as kernels
 from gptd_rl.kernels.metrics import ARD, Isotropic
-from gptd_rl.kernels.stationary import SquaredExponential
 from gptd_rl.temporal.targets import Differences, DistinctStates, Reflection, Scaling, build_targets, distinct
 from tests.helpers import (
     METRICS,
@@ -343,7 +343,7 @@ def test_variance_is_never_negative(noise, noise_variance):
         for _ in range(10)
     ]
     data = Trajectories.from_episodes(episodes, gamma=0.9)
-    model = Model(SquaredExponential(Isotropic(1e-3, 2), 100.0, 10.0), noise_variance)
+    model = Model(paper_kernel(Isotropic(1e-3, 2), 100.0, 10.0), noise_variance)
     posterior = exact.Posterior.condition(model, build_targets(data, noise))
     assert (posterior.variance(data.states) > 0).all()
     assert (posterior.martingale_variance(data.states) >= 0).all()
@@ -376,7 +376,7 @@ DULL = {
 @pytest.mark.parametrize("noise_variance", [1e-6, 1.0])
 def test_dull_data_give_finite_answers(make, noise, noise_variance):
     data = make()
-    model = Model(SquaredExponential(Isotropic(1.0, 1), 1.0, 1.0), noise_variance)
+    model = Model(paper_kernel(Isotropic(1.0, 1), 1.0, 1.0), noise_variance)
     seen = build_targets(data, noise)
     value, gradient = exact.evidence_and_gradient(model, seen)
     posterior = exact.Posterior.condition(model, seen)
@@ -393,7 +393,7 @@ def test_dull_data_give_finite_answers(make, noise, noise_variance):
 def test_a_loop_that_tells_nothing(noise):
     """γ = 1 from a state into itself: r = V − V says nothing about V, and the posterior is the prior."""
     data = Trajectories.from_chain([0.0, 0.0], [0.5], [1.0])
-    model = Model(SquaredExponential(Isotropic(1.0, 1), 1.0, 1.0), 0.1)
+    model = Model(paper_kernel(Isotropic(1.0, 1), 1.0, 1.0), 0.1)
     seen, reference = build_targets(data, noise), Reference.of(model, data, noise)
     assert_allclose(exact.evidence(model, seen).log_likelihood, reference.log_likelihood, rtol=1e-7)
     posterior = exact.Posterior.condition(model, seen)
@@ -407,8 +407,8 @@ def test_a_duplicated_column_is_one_column_twice_as_relevant(noise):
     twice = Trajectories(
         np.hstack([data.states, data.states]), data.rewards, data.discounts, data.lengths, data.terminated
     )
-    one = exact.evidence(Model(SquaredExponential(ARD([0.8])), 0.1), build_targets(data, noise))
-    two = exact.evidence(Model(SquaredExponential(ARD([0.5, 0.3])), 0.1), build_targets(twice, noise))
+    one = exact.evidence(Model(paper_kernel(ARD([0.8])), 0.1), build_targets(data, noise))
+    two = exact.evidence(Model(paper_kernel(ARD([0.5, 0.3])), 0.1), build_targets(twice, noise))
     assert_allclose(two.log_likelihood, one.log_likelihood, rtol=1e-10)
 
 
@@ -422,8 +422,8 @@ def test_a_constant_column_changes_nothing(noise):
         data.lengths,
         data.terminated,
     )
-    narrow = exact.evidence_and_gradient(Model(SquaredExponential(ARD([0.8])), 0.1), build_targets(data, noise))
-    wide = exact.evidence_and_gradient(Model(SquaredExponential(ARD([0.8, 5.0])), 0.1), build_targets(wider, noise))
+    narrow = exact.evidence_and_gradient(Model(paper_kernel(ARD([0.8])), 0.1), build_targets(data, noise))
+    wide = exact.evidence_and_gradient(Model(paper_kernel(ARD([0.8, 5.0])), 0.1), build_targets(wider, noise))
     assert_allclose(wide[0].log_likelihood, narrow[0].log_likelihood, rtol=1e-10)
     assert_allclose(wide[1], [*narrow[1], 0.0], rtol=1e-8, atol=1e-12)
 
@@ -483,7 +483,7 @@ def test_fisher_information(mix, noise, repeated, merge):
 
 def test_fisher_information_of_a_parameter_that_cannot_move():
     data = sample(MIXES["mixed"])
-    model = Model(SquaredExponential(ARD([0.3, 0.6, 1.1]), 1.3, bias=0.0), 0.2)
+    model = Model(paper_kernel(ARD([0.3, 0.6, 1.1]), 1.3, bias=0.0), 0.2)
     found = exact.fisher_information(model, build_targets(data, "stochastic"))
     assert_array_equal(found[1], 0.0)
     assert_array_equal(found[:, 1], 0.0)

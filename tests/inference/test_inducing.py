@@ -10,6 +10,7 @@ from numpy.testing import assert_allclose, assert_array_equal
 from scipy.linalg import lapack
 
 from gptd_rl.inference.inducing import Dictionary, Subset, incomplete_cholesky, linearly_independent
+from gptd_rl.kernels import paper_kernel
 from gptd_rl.kernels.metrics import ARD, Isotropic
 from gptd_rl.kernels.stationary import SquaredExponential
 from tests.helpers import METRICS, make_model, naive_kernel
@@ -95,7 +96,7 @@ def test_residuals_never_grow(metric):
 
 @pytest.mark.parametrize("size", [1, 7, 60, 1000])
 def test_stopped_by_size(size):
-    kernel, states = SquaredExponential(Isotropic(50.0, 3)), random_states()  # a matrix of full rank
+    kernel, states = paper_kernel(Isotropic(50.0, 3)), random_states()  # a matrix of full rank
     found = incomplete_cholesky(kernel, states, max_size=size)
     m = min(size, 60)
     assert len(found) == len(found.indices) == m
@@ -149,7 +150,7 @@ def test_no_state_is_taken_twice(metric, bias, dtype):
 
 def test_crowded_states_are_taken_up_to_the_rank():
     """500 points on a short line: the covariance has a rank of ten or so, and no more states are taken."""
-    kernel, states = SquaredExponential(Isotropic(1.0, 1)), np.linspace(0.0, 1.0, 500)[:, None]
+    kernel, states = paper_kernel(Isotropic(1.0, 1)), np.linspace(0.0, 1.0, 500)[:, None]
     found = incomplete_cholesky(kernel, states)
     assert len(found) <= np.linalg.matrix_rank(naive_kernel(kernel, states, states)) <= 12
     assert found.largest_residuals[-1] <= 2e-12
@@ -228,14 +229,14 @@ def test_linear_independence_stopped_by_size(max_size):
 @pytest.mark.parametrize("block", [1, 16, 1024])
 def test_linear_independence_takes_each_repeated_state_once_where_it_first_appears(block):
     states = repeated_states()
-    found = linearly_independent(SquaredExponential(Isotropic(30.0, 3)), states, 0.0, block=block)
+    found = linearly_independent(paper_kernel(Isotropic(30.0, 3)), states, 0.0, block=block)
     _, first = np.unique(states, axis=0, return_index=True)
     assert_array_equal(found, np.sort(first))
 
 
 def test_linear_independence_without_a_tolerance():
     """What is rounding must neither be taken nor stop the program, however the states are read."""
-    kernel = SquaredExponential(Isotropic(1.0, 2), 1.0, 0.5)
+    kernel = paper_kernel(Isotropic(1.0, 2), 1.0, 0.5)
     for seed in range(4):
         states = random_states(200, seed, n_dims=2)
         whole = linearly_independent(kernel, states, 0.0)
@@ -286,7 +287,7 @@ def test_extending_a_dictionary_leaves_the_old_one_alone():
 
 def test_lots_leave_less_in_all_than_the_largest_residual_first():
     """The sum of residuals is what a sparse model pays for; pivots at the rim of the data do little for it."""
-    kernel = SquaredExponential(ARD([0.5, 0.25, 0.1]), 1.0, 0.0)
+    kernel = paper_kernel(ARD([0.5, 0.25, 0.1]), 1.0, 0.0)
     states = random_states(1000, seed=3, n_dims=3)
     greedy = incomplete_cholesky(kernel, states, 60)
     drawn = [incomplete_cholesky(kernel, states, 60, rng=np.random.default_rng(seed)) for seed in (0, 0, 1)]
@@ -301,6 +302,6 @@ def test_lots_leave_less_in_all_than_the_largest_residual_first():
 
 
 def test_lots_stop_where_nothing_is_left():
-    kernel, states = SquaredExponential(ARD([0.5]), 1.0, 0.0), np.repeat(np.arange(7.0)[:, None], 5, axis=0)
+    kernel, states = paper_kernel(ARD([0.5]), 1.0, 0.0), np.repeat(np.arange(7.0)[:, None], 5, axis=0)
     found = incomplete_cholesky(kernel, states, rng=np.random.default_rng(0))
     assert len(found) == 7 and len(np.unique(states[found.indices])) == 7

@@ -9,8 +9,8 @@ from numpy.testing import assert_allclose
 from gptd_rl.data.trajectories import Trajectories
 from gptd_rl.inference.exact import Posterior
 from gptd_rl.inference.model import Model
+from gptd_rl.kernels import paper_kernel
 from gptd_rl.kernels.metrics import Isotropic
-from gptd_rl.kernels.stationary import SquaredExponential
 from gptd_rl.temporal.targets import build_targets
 from tests.helpers import NOISES
 
@@ -26,7 +26,7 @@ merged_or_not = pytest.mark.parametrize("merge", [True, False], ids=["merged", "
 
 def posterior(episodes, noise, *, merge=True, gamma=GAMMA, relevance=0.1, prior=100.0, noise_variance=TINY):
     data = Trajectories.from_episodes(episodes, gamma=gamma)
-    model = Model(SquaredExponential(Isotropic(relevance, data.n_dims), prior, prior), noise_variance)
+    model = Model(paper_kernel(Isotropic(relevance, data.n_dims), prior, prior), noise_variance)
     return Posterior.condition(model, build_targets(data, noise, merge=merge))
 
 
@@ -118,7 +118,7 @@ def test_posterior_does_not_link_truncated_walks_to_the_next(noise):
 
 # Distant states: nothing is learnt from one about another, K = v₀I
 APART: np.ndarray = 100.0 * np.arange(4.0)[:, None]
-SHY = Model(SquaredExponential(Isotropic(1.0, 1), signal_variance=100.0, bias=0.0), noise_variance=0.01)
+SHY = Model(paper_kernel(Isotropic(1.0, 1), signal_variance=100.0, bias=0.0), noise_variance=0.01)
 
 
 @merged_or_not

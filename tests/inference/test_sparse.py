@@ -23,8 +23,8 @@ from gptd_rl.inference import exact
 from gptd_rl.inference.inducing import incomplete_cholesky, independent
 from gptd_rl.inference.model import Model
 from gptd_rl.inference.sparse import Basis, Posterior, Solution, Statistics, noise_moments, pull_back, statistics
+from gptd_rl.kernels import paper_kernel
 from gptd_rl.kernels.metrics import ARD
-from gptd_rl.kernels.stationary import SquaredExponential
 from gptd_rl.selection.bound import REDUNDANT
 from gptd_rl.temporal import shards
 from gptd_rl.temporal.shards import Shard
@@ -136,7 +136,7 @@ class Naive:
         return self.H @ self.Psi(self.data.states)
 
     def C(self, states: np.ndarray, others: np.ndarray) -> np.ndarray:
-        return naive_kernel(SquaredExponential(self.model.kernel.metric, 1.0, 0.0), states, others)
+        return naive_kernel(paper_kernel(self.model.kernel.metric, 1.0, 0.0), states, others)
 
     def Psi(self, states: np.ndarray) -> np.ndarray:
         columns = [self.C(states, self.basis_states)]
@@ -320,7 +320,7 @@ def test_statistics(mix, noise, bias, block):
 def test_statistics_know_nothing_of_the_variances(mix, noise):
     data, basis_states = far_sighted(MIXES[mix]), NEW_STATES
     one, other = (
-        statistics(Shard.of(data, noise), Basis(SquaredExponential(ARD([0.3, 0.6, 1.1]), v0, b), basis_states))
+        statistics(Shard.of(data, noise), Basis(paper_kernel(ARD([0.3, 0.6, 1.1]), v0, b), basis_states))
         for v0, b in ((1.3, 0.4), (7.0, 20.0))
     )
     assert_array_equal(one.gram, other.gram)
@@ -576,7 +576,7 @@ def stable_bound(model: Model, data: Trajectories, states: np.ndarray) -> float:
 def test_the_bound_has_its_digits(noise_share, left_out, whitened):
     """A smooth deterministic system, hardly any noise, and a basis that leaves out less and less."""
     data = Spiral().sample(300, np.random.default_rng(0))
-    model = Model(SquaredExponential(ARD([4.0, 4.0]), 2.0, 3.0), 2.0 * noise_share)
+    model = Model(paper_kernel(ARD([4.0, 4.0]), 2.0, 3.0), 2.0 * noise_share)
     order = incomplete_cholesky(replace(model.kernel, bias=0.0), data.states, tolerance=2.0 * left_out).indices
     _, solution = solve(model, data, "stochastic", Basis(model.kernel, data.states[order], whitened))
     expected = stable_bound(model, data, data.states[order])
@@ -589,7 +589,7 @@ def test_the_bound_has_its_digits(noise_share, left_out, whitened):
 def test_all_states_of_a_gridworld_with_a_smooth_value_are_exact(noise, relevances):
     """121 states that span far fewer functions: those that the others represent are left out."""
     data = Gridworld().sample(600, np.random.default_rng(0))
-    model = Model(SquaredExponential(ARD(relevances), 10.0, 10.0), 0.1)
+    model = Model(paper_kernel(ARD(relevances), 10.0, 10.0), 0.1)
     states = distinct(data.states)[0]
     kept, smallest = independent(model.kernel, states, REDUNDANT)
     assert len(kept) < 121 and smallest >= REDUNDANT
@@ -682,7 +682,7 @@ lengths = np.tile([40, 60, 5900, 200, 3800], {N} // 10_000)
 discounts, rewards = np.full({N}, 0.99), rng.normal(size={N})
 discounts[np.cumsum(lengths) - 1] = rewards[np.cumsum(lengths) - 1] = 0.0
 data = Trajectories(rng.normal(size=({N}, 4)), rewards, discounts, lengths, np.arange(len(lengths)) % 2 == 0)
-model = Model(SquaredExponential(ARD([0.5, 0.5, 0.5, 0.5])), 1.0)
+model = Model(paper_kernel(ARD([0.5, 0.5, 0.5, 0.5])), 1.0)
 basis = Basis(model.kernel, data.states[:: {N // M}].copy())
 
 

@@ -10,6 +10,7 @@ import pytest
 from numpy.testing import assert_allclose, assert_array_equal
 
 from gptd_rl.inference.model import Model, pack_gradient
+from gptd_rl.kernels import paper_kernel
 from gptd_rl.kernels import stationary as kernels
 from gptd_rl.kernels.metrics import ARD, FactorAnalysis, Isotropic
 from gptd_rl.kernels.stationary import SquaredExponential, lower_tiles
@@ -25,7 +26,7 @@ def metric(request):
 
 @pytest.fixture
 def kernel(metric) -> SquaredExponential:
-    return SquaredExponential(metric, signal_variance=1.7, bias=0.4)
+    return paper_kernel(metric, signal_variance=1.7, bias=0.4)
 
 
 @pytest.fixture
@@ -149,42 +150,42 @@ BAD = {
     ),
     "too few loadings": (lambda: FactorAnalysis([1.0, 1.0, 1.0], [1, 2]), ValueError, "loadings .*3.*2"),
     "negative v0": (
-        lambda: SquaredExponential(ARD([1.0]), signal_variance=-1.0),
+        lambda: paper_kernel(ARD([1.0]), signal_variance=-1.0),
         ValueError,
         "signal_variance must be finite and not negative; got -1",
     ),
     "NaN v0": (
-        lambda: SquaredExponential(ARD([1.0]), signal_variance=NAN),
+        lambda: paper_kernel(ARD([1.0]), signal_variance=NAN),
         ValueError,
         "signal_variance must be finite and not negative; got nan",
     ),
     "infinite bias": (
-        lambda: SquaredExponential(ARD([1.0]), bias=INF),
+        lambda: paper_kernel(ARD([1.0]), bias=INF),
         ValueError,
         "bias must be finite and not negative; got inf",
     ),
     "unknown parameter fixed": (
-        lambda: SquaredExponential(ARD([1.0]), fixed=("b", "a2", "noise")),
+        lambda: paper_kernel(ARD([1.0]), fixed=("b", "a2", "noise")),
         ValueError,
         r"fixed names \['a2', 'noise'\], but the parameters are \('v0', 'b', 'a1'\)",
     ),
     "states too narrow": (
-        lambda: SquaredExponential(ARD([1.0, 1.0, 1.0]))(np.zeros((2, 2))),
+        lambda: paper_kernel(ARD([1.0, 1.0, 1.0]))(np.zeros((2, 2))),
         ValueError,
         "the kernel has 3 dimensions; got states of width 2",
     ),
     "other states too wide": (
-        lambda: SquaredExponential(ARD([1.0, 1.0, 1.0]))(np.zeros((2, 3)), np.zeros((2, 5))),
+        lambda: paper_kernel(ARD([1.0, 1.0, 1.0]))(np.zeros((2, 3)), np.zeros((2, 5))),
         ValueError,
         "the kernel has 3 dimensions; got states of width 5",
     ),
     "narrow states in a triangle": (
-        lambda: SquaredExponential(Isotropic(1.0, 3)).lower(np.zeros((2, 2))),
+        lambda: paper_kernel(Isotropic(1.0, 3)).lower(np.zeros((2, 2))),
         ValueError,
         "the kernel has 3 dimensions; got states of width 2",
     ),
     "narrow states in a contraction": (
-        lambda: SquaredExponential(Isotropic(1.0, 3)).contract_lower(np.eye(2), np.zeros((2, 2))),
+        lambda: paper_kernel(Isotropic(1.0, 3)).contract_lower(np.eye(2), np.zeros((2, 2))),
         ValueError,
         "the kernel has 3 dimensions; got states of width 2",
     ),
@@ -202,7 +203,7 @@ def test_bad_input_is_refused(make, error, message):
 
 
 def test_kernel_by_hand():
-    kernel = SquaredExponential(ARD([0.5, 2.0]), signal_variance=3.0, bias=0.25)
+    kernel = paper_kernel(ARD([0.5, 2.0]), signal_variance=3.0, bias=0.25)
     # d² = 0.5·2² + 2·1² = 4
     assert_allclose(kernel(np.array([[0.0, 0.0]]), np.array([[2.0, 1.0]])), [[3 * np.exp(-2) + 0.25]])
 
@@ -257,12 +258,12 @@ def test_theta_of_the_kernel(kernel, metric):
 
 
 def test_fixed_parameters_stay_named(metric):
-    kernel = SquaredExponential(metric, fixed=["b"])
+    kernel = paper_kernel(metric, fixed=["b"])
     assert kernel.with_theta(kernel.theta).fixed == {"b"}
 
 
 def test_a_bias_or_relevance_of_zero_stays_zero():
-    kernel = SquaredExponential(ARD([0.0, 1.0]), bias=0.0)
+    kernel = paper_kernel(ARD([0.0, 1.0]), bias=0.0)
     assert_array_equal(kernel.theta, [0, -INF, -INF, 0])
     again = kernel.with_theta(kernel.theta)
     assert again.bias == 0.0

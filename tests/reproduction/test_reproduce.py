@@ -17,6 +17,7 @@ import numpy as np
 import pytest
 from matplotlib.figure import Figure
 
+from gptd_rl.kernels import paper_kernel
 import gptd_rl
 from gptd_rl.cli.main import main
 from gptd_rl.reproduction import beyond, claims, covariance, figures, gridworld, pendulum, tables
@@ -221,7 +222,7 @@ def test_as_many_ticks_as_said(experiment: str):
 def test_errors_of_approximation_by_elimination():
     rng = np.random.default_rng(0)
     states = rng.normal(size=(60, 2))
-    kernel = SquaredExponential(ARD([2.0, 0.5]), 3.0, 5.0)
+    kernel = paper_kernel(ARD([2.0, 0.5]), 3.0, 5.0)
     K = kernel(states)
     subset = incomplete_cholesky(kernel, states, tolerance=1e-3)
     sizes, errors = covariance.approximation_errors(K, subset)

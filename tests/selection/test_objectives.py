@@ -11,9 +11,9 @@ from numpy.testing import assert_allclose, assert_array_equal
 from gptd_rl.data.trajectories import Trajectories
 from gptd_rl.inference import exact
 from gptd_rl.inference.model import Model
+from gptd_rl.kernels import paper_kernel
 from gptd_rl.kernels import stationary as kernels
 from gptd_rl.kernels.metrics import ARD
-from gptd_rl.kernels.stationary import SquaredExponential
 from gptd_rl.selection.objectives import (
     MIN_OFFSETS,
     MarginalLikelihood,
@@ -110,9 +110,9 @@ def test_gradient_with_little_and_much_noise(noise_variance, noise, mix):
 def test_gradient_beside_a_relevance_of_zero(noise):
     """What is held at zero has no slope; the others have theirs."""
     seen = build_targets(sample(MIXES["mixed"], seed=1), noise)
-    model = Model(SquaredExponential(ARD([0.0, 0.6, 1.1]), bias=0.0), 0.2)
+    model = Model(paper_kernel(ARD([0.0, 0.6, 1.1]), bias=0.0), 0.2)
     _, gradient = MarginalLikelihood(seen)(model)
-    without = Model(SquaredExponential(ARD([0.6, 1.1]), bias=0.0), 0.2)
+    without = Model(paper_kernel(ARD([0.6, 1.1]), bias=0.0), 0.2)
     _, expected = MarginalLikelihood(build_targets(seen.data.take_inputs([1, 2]), noise))(without)
     assert_array_equal(gradient[[1, 3]], 0.0)
     assert_allclose(gradient[[0, 2, 4, 5]], expected[[0, 2, 3, 4]], **CLOSE)
@@ -175,7 +175,7 @@ def test_thinned_evidence_is_regression_on_some_of_the_returns(mix, offset):
 
 def test_prior_by_hand():
     # Σ a·spread²/(2·3) + ½ (log(σ²/(0.3·variance))/1.5)²
-    model = Model(SquaredExponential(ARD([0.5, 2.0])), noise_variance=0.6)
+    model = Model(paper_kernel(ARD([0.5, 2.0])), noise_variance=0.6)
     value, gradient = Prior(2.0, np.array([1.0, 3.0]))(model)
     assert_allclose(value, (0.5 * 1 + 2.0 * 9) / 6)  # the noise is 0.3 of the variance: no penalty
     assert_allclose(gradient, [0, 0, 0, 0.5 / 6, 18 / 6], atol=1e-15)

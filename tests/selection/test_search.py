@@ -8,10 +8,11 @@ from numpy.testing import assert_allclose, assert_array_equal
 from scipy import optimize
 
 import gptd_rl.selection.search
-from gptd_rl import GPTD, Isotropic, SquaredExponential, Trajectories
+from gptd_rl import GPTD, Isotropic, Trajectories
 from gptd_rl.data.resampling import coarsen
 from gptd_rl.estimators.engines import Exact
 from gptd_rl.inference.model import Model
+from gptd_rl.kernels import paper_kernel
 from gptd_rl.kernels.metrics import ARD, FactorAnalysis
 from gptd_rl.selection.scales import Scales
 from gptd_rl.selection.search import Coordinates, Task, first_guesses, search
@@ -71,7 +72,7 @@ def test_the_bad_start_exists():
     task = Task.of(data, "stochastic", "thinned", 1, scales)
 
     def found(h: float) -> float:
-        kernel = SquaredExponential(Isotropic(h, 2), scales.variance, scales.variance + scales.level**2)
+        kernel = paper_kernel(Isotropic(h, 2), scales.variance, scales.variance + scales.level**2)
         return -search(task, [Model(kernel, 1e-2 * scales.variance)], scales, 1e-6).value
 
     assert found(3000.0) < found(100.0) - 50.0
@@ -160,7 +161,7 @@ def test_merged_states_give_the_evidence_of_the_dense_formula(noise, whole):
     if not whole:
         prefix = prefix + data[0].cut(1)[:1]
         assert not prefix.terminated.all()
-    kernel = SquaredExponential(ARD([0.7, 1e-3]), 2.0, 5.0, fixed=("v0", "b", "a1", "a2"))
+    kernel = paper_kernel(ARD([0.7, 1e-3]), 2.0, 5.0, fixed=("v0", "b", "a1", "a2"))
     v = GPTD(kernel, noise=noise, noise_variance=1e-2, objective="marginal_likelihood").fit(prefix)
     assert isinstance(v.problem_, Exact) and v.problem_.seen.operator.n_targets <= 121 < len(prefix)
     dense = Reference.of(v.model_, prefix, noise)
@@ -305,11 +306,11 @@ def test_scales_follow_small_rewards():
 def test_bounds_are_in_order_and_hold_what_is_fixed(metric):
     data = sample(MIXES["mixed"], seed=3)
     scales = Scales.of(data)
-    model = Model(SquaredExponential(metric, 2.0, 3.0), 0.5)
+    model = Model(paper_kernel(metric, 2.0, 3.0), 0.5)
     lower, upper = scales.bounds(model, 1e-3)
     assert (lower < upper).all()
     assert_allclose(lower[2], np.log(1e-3 * scales.variance))
-    held = Model(SquaredExponential(metric, 2.0, 3.0, fixed=("v0", "b")), 0.5, noise_is_fixed=True)
+    held = Model(paper_kernel(metric, 2.0, 3.0, fixed=("v0", "b")), 0.5, noise_is_fixed=True)
     lower, upper = scales.bounds(held, 1e-3)
     assert_allclose(lower[:3], np.log([2.0, 3.0, 0.5]))
     assert_allclose(upper[:3], lower[:3])
@@ -323,7 +324,7 @@ def test_a_constant_input_is_held_at_no_relevance():
     data = Trajectories(states, data.rewards, data.discounts, data.lengths, data.terminated)
     scales = Scales.of(data)
     assert_array_equal(scales.constant, [False, True, False])
-    lower, upper = scales.bounds(Model(SquaredExponential(ARD(np.ones(3))), 1.0), 1e-6)
+    lower, upper = scales.bounds(Model(paper_kernel(ARD(np.ones(3))), 1.0), 1e-6)
     assert lower[4] == upper[4]
     assert GPTD("ard").fit(data).relevances_[1] < 1e-7
 
@@ -331,7 +332,7 @@ def test_a_constant_input_is_held_at_no_relevance():
 @pytest.mark.parametrize("metric", [Isotropic(0.3, 3), ARD([0.1, 2.0, 1e-3]), FactorAnalysis(np.ones(3), np.ones(3))])
 def test_coordinates_of_the_optimiser_go_there_and_back(metric):
     data = sample(MIXES["mixed"], seed=3)
-    model = Model(SquaredExponential(metric, 2.0, 3.0, fixed=("b",)), 0.5)
+    model = Model(paper_kernel(metric, 2.0, 3.0, fixed=("b",)), 0.5)
     space = Coordinates.of(model, Scales.of(data), 1e-6)
     x = space.pack(model)
     assert len(x) == len(model.theta) - 1

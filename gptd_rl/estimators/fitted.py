@@ -1,0 +1,99 @@
+"""A fitted model as one record, and as plain data and arrays for a file.
+
+A file holds the data and θ of an exact model: its posterior is computed again on loading, which costs one factorisation
+and keeps the file small. Of a sparse model it holds the statistics, and a sample of the data for plots.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from gptd_rl.data.actions import NO_ACTIONS, Actions, ContinuousActions, DiscreteActions, NoActions
+from gptd_rl.data.trajectories import Trajectories
+from gptd_rl.estimators.engines import ExactEngine
+from gptd_rl.inference.features import InducingFeatures
+from gptd_rl.inference.model import Model
+from gptd_rl.inference.sparse import Solution, SparsePosterior, SparseVariance
+from gptd_rl.inference.statistics import Statistics
+from gptd_rl.kernels import registry
+from gptd_rl.temporal.targets import Noise
+from gptd_rl.types import IntArray
+
+SCALARS = ("prior_trace", "n_rows", "log_jacobian")
+ARRAYS = ("states", "rewards", "discounts", "lengths", "terminated", "actions")
+
+
+@dataclass(frozen=True, eq=False)
+class FittedModel:
+    """All that an estimator learnt."""
+
+    posterior: Any
+    data: Trajectories  # or a sample of them; all inputs
+    inputs: IntArray  # columns of the data in use
+    model: Model
+    thinning: int
+    is_exact: bool
+    actions: Actions
+
+
+def arrays_of(fitted: FittedModel) -> tuple[dict[str, Any], dict[str, Any]]:
+    """A fitted model as a header of plain data, and arrays by name."""
+    data = fitted.data
+    arrays = {name: getattr(data, name) for name in ARRAYS if getattr(data, name) is not None}
+    arrays |= dict(theta=fitted.model.theta, inputs=fitted.inputs)
+    header: dict[str, Any] = dict(
+        actions=describe_actions(fitted.actions),
+        kernel=registry.describe(fitted.model.kernel),
+        noise_is_fixed=fitted.model.noise_is_fixed,
+        thinning=fitted.thinning,
+        exact=fitted.is_exact,
+    )
+    if isinstance(fitted.posterior, SparsePosterior):
+        known = fitted.posterior.solution.statistics
+        arrays |= dict(
+            inducing_points=fitted.posterior.inducing_points,
+            gram=known.gram,
+            nullspace_gram=known.nullspace_gram,
+            noise_moments=fitted.posterior.noise_moments,
+        )
+        header["statistics"] = {name: getattr(known, name) for name in SCALARS}
+    return header, arrays
+
+
+def fitted_from(
+    header: dict[str, Any], arrays: dict[str, Any], noise: Noise, variance: SparseVariance
+) -> tuple[FittedModel, ExactEngine | None]:
+    """The fitted model again, and an engine if its data are all there."""
+    actions = build_actions(header["actions"])
+    data = data_from(arrays)
+    template = Model(registry.build(header["kernel"]), 1.0, header["noise_is_fixed"])
+    model, inputs, every = template.with_theta(arrays["theta"]), arrays["inputs"], header["thinning"]
+    if "statistics" not in header:
+        engine = ExactEngine(data, noise, inputs, actions)
+        posterior: Any = engine.condition(model, every)
+        return FittedModel(posterior, data, inputs, model, every, header["exact"], actions), engine
+    known = Statistics(arrays["gram"], arrays["nullspace_gram"], **header["statistics"])
+    features = InducingFeatures(model.kernel, arrays["inducing_points"], whitened=True)
+    solution = Solution.of(model.with_noise(every * model.noise_variance), features, known)
+    posterior = SparsePosterior(solution, arrays["noise_moments"], variance, noise)
+    return FittedModel(posterior, data, inputs, model, every, header["exact"], actions), None
+
+
+def data_from(arrays: dict[str, Any]) -> Trajectories:
+    """The data of a fitted model."""
+    return Trajectories._trusted(**{name: arrays.get(name) for name in ARRAYS})
+
+
+def describe_actions(actions: Actions) -> dict[str, Any]:
+    """How actions are encoded, as plain data."""
+    return {} if isinstance(actions, NoActions) else {type(actions).__name__: asdict(actions)}  # type: ignore[call-overload]
+
+
+def build_actions(description: dict[str, Any]) -> Actions:
+    """What `describe_actions` described."""
+    if "DiscreteActions" in description:
+        return DiscreteActions(**description["DiscreteActions"])
+    if "ContinuousActions" in description:
+        return ContinuousActions(tuple(description["ContinuousActions"]["shape"]))
+    return NO_ACTIONS
