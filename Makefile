@@ -18,7 +18,7 @@ export MPLBACKEND := Agg
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test lint format bench-exact bench-sparse bench-selection bench-evaluate bench-policy-iteration clean distclean
+.PHONY: help demo test lint format browser bench-exact bench-sparse bench-selection bench-evaluate bench-policy-iteration clean distclean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1|\2/p' Makefile | awk -F'|' '{ printf "%-24s %s\n", $$1, $$2 }'
@@ -37,6 +37,10 @@ lint: $(DEV) ## format, lint and types only
 format: $(DEV) ## rewrite the sources as `make lint` wants them
 	$(PY) -m ruff format .
 	$(PY) -m ruff check --fix .
+
+browser: ## install chromium (Debian, as root), for the tests of pages; without it they are skipped
+	command -v chromium || { apt-get -q update && \
+	DEBIAN_FRONTEND=noninteractive apt-get install -q -y --no-install-recommends chromium; }
 
 bench-exact: $(DEV) ## time and memory beside other libraries and the LAPACK floor
 	$(PY) benchmarks/exact.py

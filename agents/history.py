@@ -103,45 +103,23 @@ def _mean(returns: Sequence[float] | Array) -> float:
 
 
 def plot_history(history: Sequence[Iteration], episodes: Sequence[tuple[int, float]]) -> Figure:
-    """Draw returns, relevances, evidence and policy change against the transitions made.
+    """Plot returns, relevances, evidence and policy change against the number of transitions.
 
     Parameters
     ----------
     history : sequence of Iteration
     episodes : sequence of (int, float)
-        Transitions made when each episode ended, and its return.
-
-    Returns
-    -------
-    Figure
+        Number of transitions at the end of each episode, and its return.
     """
     if not history:
         raise ValueError("there is no history to plot: call learn first.")
-    from matplotlib.figure import Figure
+    from gptd_rl.report import plots
 
-    figure = Figure(figsize=(10, 6.5), layout="constrained")
-    (top_left, top_right), (low_left, low_right) = figure.subplots(2, 2, sharex=True)
-    made = [i.n_transitions for i in history]
-    if episodes:
-        top_left.plot(*zip(*episodes, strict=True), ".", color="tab:gray", ms=4, label="each episode")
-    top_left.plot(made, [i.incumbent_return for i in history], "-", color="tab:blue", lw=2, label="incumbent policy")
-    top_left.set(ylabel="return", title="Returns")
-    top_left.legend()
-    relevances = np.array([i.relevances for i in history])
-    for number, line in enumerate(relevances.T):
-        top_right.plot(made, line, label=f"input {number}")
-    top_right.set(yscale="log", ylabel="relevance ω", title="Which state variables matter")
-    if relevances.shape[1] <= 12:
-        top_right.legend(fontsize="small", ncols=2)
-    low_left.plot(made, [i.log_evidence for i in history], color="tab:green")
-    low_left.set(xlabel="transitions", ylabel="nats per target", title="Evidence for the kernel")
-    low_right.plot(made, [100 * i.policy_change for i in history], color="tab:red")
-    low_right.set(xlabel="transitions", ylabel="% of states", ylim=(0, None), title="Greedy actions that changed")
-    for ax in (top_left, top_right, low_left, low_right):
-        _quiet(ax)
-    return figure
-
-
-def _quiet(ax: Any) -> None:
-    ax.spines[["top", "right"]].set_visible(False)
-    ax.grid(alpha=0.3)
+    return plots.plot_history(
+        [i.n_transitions for i in history],
+        episodes=episodes,
+        policy_return=[i.incumbent_return for i in history],
+        relevances=[i.relevances for i in history],
+        log_evidence=[i.log_evidence for i in history],
+        policy_change=[i.policy_change for i in history],
+    )

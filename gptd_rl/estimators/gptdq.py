@@ -11,7 +11,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from gptd_rl.checks import is_count
 from gptd_rl.data.actions import Actions, ContinuousActions, DiscreteActions, as_int_actions
-from gptd_rl.data.state_actions import to_state_actions
+from gptd_rl.data.state_actions import recorded_actions, to_state_actions
 from gptd_rl.data.trajectories import Trajectories
 from gptd_rl.estimators.fitted import FittedModel
 from gptd_rl.estimators.greedy_q import GreedyQ
@@ -283,7 +283,7 @@ class GPTDQ(GreedyQ):
             return DiscreteActions(self.n_actions, self.action_correlation)
         largest = -1
         for part in [data] if isinstance(data, Trajectories) else (source.load() for source in data):
-            actions = _logged(part)
+            actions = recorded_actions(part)
             if self.candidates is not None or actions.dtype.kind not in "iub":
                 if self.action_correlation:
                     raise ValueError("action_correlation is for discrete actions, and these are continuous.")
@@ -463,10 +463,3 @@ def _in_pairs(
             "logged. fit(data, policy=…) says what it would be."
         )
     return pairs
-
-
-def _logged(data: Any) -> NDArray[Any]:
-    """Actions that were taken, without the zeros behind each segment."""
-    if data.actions is None:
-        return np.zeros(0, dtype=np.int64)
-    return np.asarray(data.actions)[data.has_transition]

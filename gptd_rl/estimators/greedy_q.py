@@ -61,7 +61,9 @@ class GreedyQ(Estimator):
 
     def _engine(self, purpose: str) -> Engine:
         if self.greedy_ is not None:
-            raise ValueError(f"a fit of the greedy policy has bootstrapped targets, no rewards to {purpose}: fit again.")
+            raise ValueError(
+                f"a fit of the greedy policy has bootstrapped targets, no rewards to {purpose}."
+            )
         return super()._engine(purpose)
 
     # ---------------------------------------------------------------------------------- files

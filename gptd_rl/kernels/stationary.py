@@ -19,7 +19,8 @@ import numpy as np
 from gptd_rl.kernels.base import Pairs, check_variance, safe_log, unknown_names
 from gptd_rl.kernels.compose import Kernel
 from gptd_rl.kernels.constant import Constant
-from gptd_rl.kernels.metrics import Metric, build_metric, describe_metric
+from gptd_rl.kernels.metric import Metric
+from gptd_rl.kernels.metrics import build_metric, describe_metric
 from gptd_rl.kernels.registry import register
 from gptd_rl.kernels.scale import DataScale, Guess, ParameterSpace
 from gptd_rl.types import Array, BoolArray, IntArray
