@@ -5,11 +5,12 @@ Nothing here imports the code it judges, except `Trajectories` (to make data) an
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import pytest
 
 from gptd_rl.data.trajectories import Trajectories
 from gptd_rl.inference.model import Model
@@ -34,6 +35,15 @@ METRICS: dict[str, Callable[[], Any]] = {
     "factor 1": lambda: FactorAnalysis([0.3, 0.6, 1.1], [0.8, -0.5, 0.2]),
     "factor 2": lambda: FactorAnalysis([0.2, 0.5, 0.4], [[0.8, -0.1], [-0.5, 0.4], [0.2, 0.7]]),
 }
+
+
+def every_mix_or_metric(mixes: Iterable[str], metrics: Iterable[str]) -> pytest.MarkDecorator:
+    """Every mix with the ARD metric, and every metric with the mixed segments.
+
+    The ends of segments act through F and the metric through the contraction with ∂K/∂Ω: their product adds nothing.
+    """
+    pairs = [(mix, "ard") for mix in mixes] + [("mixed", metric) for metric in metrics if metric != "ard"]
+    return pytest.mark.parametrize(("mix", "metric"), pairs, ids=[f"{mix}-{metric}" for mix, metric in pairs])
 
 
 def make_model(metric: str, signal_variance=1.3, bias=0.4, noise_variance=0.2, fixed=()) -> Model:

@@ -17,7 +17,6 @@ from typing import Any, Protocol, Self
 
 import numpy as np
 from numpy.typing import ArrayLike
-from scipy.spatial import KDTree
 
 from gptd_rl.checks import as_states, is_count
 from gptd_rl.data.trajectories import Trajectories
@@ -274,6 +273,8 @@ class LocalErrorScale:
     """
 
     def __init__(self, states: Array, errors: Array, episodes: IntArray, weights: Array) -> None:
+        from scipy.spatial import KDTree  # slow to import
+
         self.weights, self.squared, self.episodes = weights, errors**2, episodes
         self.tree = KDTree(states * weights)
         self.floor = FLOOR * float(self.squared.mean())

@@ -272,6 +272,7 @@ def remake_engine(
         Width that states must have.
     """
     if inducing_points is None:
+        options = replace(options, n_candidates=CANDIDATES_PER_POINT * options.subset_size)
         engine = make_engine(
             data, noise, method=method, options=options, gamma=gamma, executor=executor, actions=actions
         )

@@ -162,9 +162,8 @@ def sample_start_states(
     rng = np.random.default_rng(seed)
     envs = [copy.deepcopy(env) for _ in range(n_episodes)]
     observations = [e.reset(seed=seed + i)[0] for i, e in enumerate(envs)]
-    act = EpisodePolicy(
-        policy, env.observation_space, env.action_space, n_episodes, seed=seed, deterministic=deterministic
-    )
+    spaces = env.observation_space, env.action_space
+    act = EpisodePolicy(policy, *spaces, n_episodes, seed=seed, deterministic=deterministic)
     returns, lengths = np.zeros(n_episodes), np.zeros(n_episodes, dtype=np.int64)
     kept: list[tuple[int, gym.Env[Any, Any], Any]] = []
     running, n_seen = np.ones(n_episodes, dtype=bool), 0
@@ -252,14 +251,8 @@ class _Rollouts:
         """Returns of shape (m,)."""
         envs = [reseeded_copy(env, [seed, i]) for i, env in enumerate(self.starts.copies)]
         observations, n = list(self.starts.observations), len(envs)
-        act = EpisodePolicy(
-            self.policy,
-            envs[0].observation_space,
-            envs[0].action_space,
-            n,
-            seed=seed,
-            deterministic=self.deterministic,
-        )
+        spaces = envs[0].observation_space, envs[0].action_space
+        act = EpisodePolicy(self.policy, *spaces, n, seed=seed, deterministic=self.deterministic)
         returns, running, cut = np.zeros(n), np.ones(n, dtype=bool), np.zeros(n)
         for t in range(horizon):
             actions = act(observations, running)

@@ -10,10 +10,11 @@ from numpy.testing import assert_allclose, assert_array_equal
 from sklearn.base import clone
 
 import gptd_rl
-from gptd_rl import GPTD, GPTDQ, Isotropic, SquaredExponential, Trajectories
+from gptd_rl import GPTD, GPTDQ, Isotropic, Trajectories
 from gptd_rl.estimators import conformal
 from gptd_rl.estimators.conformal import Calibrated, ErrorQuantiles, LocalErrorScale, cross_val_predict, folds
 from gptd_rl.exceptions import NotFittedError
+from gptd_rl.kernels.stationary import paper_kernel
 
 
 def numbered(lengths: list[int], terminated: list[bool], gamma: float = 0.9) -> Trajectories:
@@ -313,7 +314,7 @@ def jumps(n: int, seed: int) -> Trajectories:
 
 def too_smooth() -> GPTD:
     """A Gaussian process whose kernel knows no jumps, and whose noise is too small."""
-    kernel = SquaredExponential(Isotropic(1.0, 1), 1.0, 0.0, fixed=("v0", "b", "h"))
+    kernel = paper_kernel(Isotropic(1.0, 1), 1.0, 0.0, fixed=("v0", "b", "h"))
     return GPTD(kernel, noise_variance=1e-4, objective="marginal_likelihood", n_restarts=0)
 
 

@@ -250,7 +250,7 @@ def test_conditioning_on_other_data_is_the_papers_posterior(mix):
     data, other = sample(MIXES[mix], seed=0, gamma=0.9), sample(MIXES[mix], seed=5, gamma=0.9)
     v = fitted(data, objective="thinned", thinning=1)
     # Not the model selected, which may be one of noise alone.
-    v.model_ = v.model_.with_noise(0.1 * v.model_.kernel.signal_variance)
+    v.model_ = v.model_.with_noise(0.1 * float(v.model_.kernel.diagonal(data.states)[0]))
     new = np.random.default_rng(2).normal(size=(10, 3))
     learner = Conditioning(v.condition(data + other, inducing_points=100))
     assert_allclose(learner(other)(new), Reference.of(v.model_, other, "stochastic").mean(new), rtol=1e-5, atol=1e-7)

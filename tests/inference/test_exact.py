@@ -23,6 +23,7 @@ from tests.helpers import (
     Reference,
     central_differences,
     dense_H,
+    every_mix_or_metric,
     make_model,
     naive_kernel,
     naive_null_vectors,
@@ -35,7 +36,7 @@ NEW_STATES = np.random.default_rng(9).normal(size=(6, 3))
 
 every_mix = pytest.mark.parametrize("mix", MIXES)
 every_noise = pytest.mark.parametrize("noise", NOISES)
-every_metric = pytest.mark.parametrize("metric", METRICS)
+every_combination = every_mix_or_metric(MIXES, METRICS)
 # each visit by itself; repeated states, each visit by itself; repeated states, merged
 every_form = pytest.mark.parametrize(
     ("repeated", "merge"), [(False, True), (True, False), (True, True)], ids=["distinct", "unmerged", "merged"]
@@ -131,9 +132,8 @@ def test_distinct_states_in_order_of_appearance():
 # Evidence
 
 
-@every_mix
 @every_noise
-@every_metric
+@every_combination
 @every_form
 def test_evidence(mix, noise, metric, repeated, merge):
     data = sample(MIXES[mix], seed=4, repeated=repeated, terminal_rewards=True)
@@ -274,9 +274,8 @@ def test_statistics_of_a_subset_of_regressors(mix):
 # The posterior
 
 
-@every_mix
 @every_noise
-@every_metric
+@every_combination
 @every_form
 def test_posterior(mix, noise, metric, repeated, merge):
     data = sample(MIXES[mix], seed=10, repeated=repeated, terminal_rewards=True)

@@ -33,6 +33,7 @@ from tests.helpers import (
     NOISES,
     central_differences,
     dense_H,
+    every_mix_or_metric,
     make_model,
     naive_kernel,
     naive_null_vectors,
@@ -55,7 +56,7 @@ MIXES: dict[str, list[tuple[int, bool]]] = {
 
 every_mix = pytest.mark.parametrize("mix", MIXES)
 every_noise = pytest.mark.parametrize("noise", NOISES)
-every_metric = pytest.mark.parametrize("metric", ["isotropic", "ard", "factor 2"])
+every_combination = every_mix_or_metric(MIXES, ["isotropic", "ard", "factor 2"])
 every_whitening = pytest.mark.parametrize("whitened", [False, True], ids=["raw", "whitened"])
 every_bias = pytest.mark.parametrize("bias", [0.0, 0.4])
 every_block = pytest.mark.parametrize("block", [1024, 16, 7], indirect=True, ids="blocks of {}".format)
@@ -221,9 +222,8 @@ class Naive:
 # Against the dense formulas
 
 
-@every_mix
 @every_noise
-@every_metric
+@every_combination
 @every_bias
 @every_block
 @every_whitening
@@ -472,9 +472,8 @@ def test_a_shard_keeps_all_rewards(noise):
 # The gradient
 
 
-@every_mix
 @every_noise
-@every_metric
+@every_combination
 @every_bias
 @every_whitening
 def test_gradient(mix, noise, metric, bias, whitened, monkeypatch):
@@ -507,9 +506,8 @@ def test_gradient_where_the_basis_is_all_states_is_that_of_the_evidence(mix, noi
 # A bound, and equal to the evidence where nothing is left out
 
 
-@every_mix
 @every_noise
-@every_metric
+@every_combination
 @pytest.mark.parametrize("noise_variance", [1e-3, 0.2, 5.0])
 def test_the_bound_grows_with_the_basis_and_stays_below_the_evidence(mix, noise, metric, noise_variance):
     data, model = far_sighted(MIXES[mix], seed=12), make_model(metric, noise_variance=noise_variance)
@@ -525,9 +523,8 @@ def test_the_bound_grows_with_the_basis_and_stays_below_the_evidence(mix, noise,
     assert bounds[0] < evidence - 1.0
 
 
-@every_mix
 @every_noise
-@every_metric
+@every_combination
 @every_bias
 @pytest.mark.parametrize("repeated", [False, True])
 def test_a_basis_of_all_states_is_exact(mix, noise, metric, bias, repeated):
