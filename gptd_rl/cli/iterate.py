@@ -89,7 +89,7 @@ def _actions(numbers: list[float], shape: tuple[int, ...] | None) -> Any:
 
 def results(agent: PolicyIteration, path: Path, picture: Path) -> dict[str, Any]:
     """Results for JSON."""
-    returns = agent.served_returns
+    returns = agent.incumbent_returns
     return dict(
         agent=str(path),
         picture=str(picture),

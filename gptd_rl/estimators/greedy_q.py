@@ -9,20 +9,18 @@ import numpy as np
 from gptd_rl.data.actions import ContinuousActions, DiscreteActions
 from gptd_rl.data.trajectories import Trajectories
 from gptd_rl.estimators import greedy
-from gptd_rl.estimators.base import Estimator
 from gptd_rl.estimators.engines import Engine
 from gptd_rl.estimators.fitted import FittedModel, build_actions, data_from
+from gptd_rl.estimators.q_base import QEstimator
 from gptd_rl.inference.by_action import ActionPrior
 from gptd_rl.sharding.sources import Sources
 
 PREFIX = "greedy_"  # of arrays in a file
 
 
-class GreedyQ(Estimator):
+class GreedyQ(QEstimator):
     """An estimator of Q that can fit the greedy policy."""
 
-    action_correlation: float
-    noise_share: float
     greedy_: greedy.GreedyFit | None
 
     def _fit_greedy(
@@ -61,9 +59,7 @@ class GreedyQ(Estimator):
 
     def _engine(self, purpose: str) -> Engine:
         if self.greedy_ is not None:
-            raise ValueError(
-                f"a fit of the greedy policy has bootstrapped targets, no rewards to {purpose}."
-            )
+            raise ValueError(f"a fit of the greedy policy has bootstrapped targets, no rewards to {purpose}.")
         return super()._engine(purpose)
 
     # ---------------------------------------------------------------------------------- files

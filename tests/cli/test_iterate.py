@@ -21,7 +21,7 @@ def test_iterate_writes_agent_picture_and_json(iterated: Path):
     assert found["agent"] == str(iterated) and found["picture"] == str(iterated.with_suffix(".png"))
     assert found["n_transitions"] == 150 and found["n_episodes"] == len(agent.episodes)
     np.testing.assert_allclose(found["relevances"], agent.relevances_)
-    served = agent.served_returns
+    served = agent.incumbent_returns
     assert found["n_served"] == len(served)
     assert found["served_return"] == (pytest.approx(served.mean()) if len(served) else None)
 
