@@ -15,6 +15,7 @@ from gptd_rl.agents.history import Iteration
 from gptd_rl.agents.policy_pool import Episode, NewestQ, PolicyPool, PolicyRecord
 from gptd_rl.agents.replay import Experience, ReplayBuffer
 from gptd_rl.data import files
+from gptd_rl.estimators.gptdq import GPTDQ
 from gptd_rl.estimators.greedy import GreedyFit, KernelSelection
 from gptd_rl.inference.by_action import QFunction
 from gptd_rl.kernels import registry
@@ -22,7 +23,7 @@ from gptd_rl.rollouts.actions import ActionSet
 from gptd_rl.types import EnvLike
 
 FORMAT = "gptd-rl agent"
-VERSION = 2  # 2: the newest fit as `GreedyFit.to_arrays` writes it
+VERSION = 2  # 2: the newest Q as `GPTDQ.to_arrays` writes it
 PARAMETERS = ("gamma", "seed", "action_correlation", "noise_share", "subset_size", "refit_every", "reselect_kernel")
 COUNTERS = ("num_timesteps", "_n_selected", "_n_fitted", "_n_streams")
 
@@ -32,9 +33,9 @@ Agent = TypeVar("Agent", bound=BaseAgent)
 def save(agent: BaseAgent, path: str | os.PathLike[str]) -> Path:
     """Write `agent` to `path`, atomically."""
     incumbent_q, actions, newest = agent.q, agent._action_set, agent.pool.newest_q  # fits Q if there is none yet
-    fit, incumbent, selection = agent.estimator.greedy_, agent.pool.incumbent, agent._selection
-    assert fit is not None and newest is not None and agent._buffer is not None
-    description, fit_arrays = fit.to_arrays()
+    incumbent, selection = agent.pool.incumbent, agent._selection
+    assert newest is not None and agent._buffer is not None
+    estimator, estimator_arrays = agent.estimator.to_arrays()
     header: dict[str, Any] = dict(
         format=FORMAT,
         version=VERSION,
@@ -43,7 +44,7 @@ def save(agent: BaseAgent, path: str | os.PathLike[str]) -> Path:
         history=[asdict(iteration) for iteration in agent.history],
         episodes=agent.episodes,
         is_continuous=actions.is_continuous,
-        fit=description,
+        estimator=estimator,
         selection=None if selection is None else selection.to_dict(),
         incumbent=dict(
             is_newest=incumbent.q is None,
@@ -53,8 +54,9 @@ def save(agent: BaseAgent, path: str | os.PathLike[str]) -> Path:
         ),
     )
     arrays: dict[str, Any] = dict(header=np.array(json.dumps(header)), actions=actions.actions)
-    arrays |= {f"fit_{name}": array for name, array in fit_arrays.items()} | dict(sample_weights=newest.sample.weights)
+    arrays |= {f"estimator_{name}": array for name, array in estimator_arrays.items()}
     arrays |= dict(
+        sample_weights=newest.sample.weights,
         incumbent_inducing_points=incumbent_q.inducing_points,
         incumbent_weights=incumbent_q.weights,
         incumbent_returns=np.array([episode.total for episode in incumbent.episodes]),
@@ -95,9 +97,11 @@ def _build(agent_class: type[Agent], arrays: dict[str, Any]) -> Agent:
     agent._rng = np.random.default_rng([agent.seed, agent.num_timesteps])
     if header["selection"] is not None:
         agent._selection = KernelSelection.from_dict(header["selection"])
-    fit_arrays = {name.removeprefix("fit_"): array for name, array in arrays.items() if name.startswith("fit_")}
-    fit = agent._restore_fit(header["fit"], fit_arrays)
-    _restore_pool(agent.pool, fit, arrays, header["incumbent"])
+    prefix = "estimator_"
+    kept = {name.removeprefix(prefix): array for name, array in arrays.items() if name.startswith(prefix)}
+    agent.estimator = GPTDQ.from_arrays(header["estimator"], kept)
+    assert agent.estimator.greedy_ is not None
+    _restore_pool(agent.pool, agent.estimator.greedy_, arrays, header["incumbent"])
     return agent
 
 

@@ -103,17 +103,13 @@ def _mean(returns: Sequence[float] | Array) -> float:
 
 
 def plot_history(history: Sequence[Iteration], episodes: Sequence[tuple[int, float]]) -> Figure:
-    """Draw returns, relevances, evidence and policy change against the number of transitions.
+    """Plot returns, relevances, evidence and policy change against the number of transitions.
 
     Parameters
     ----------
     history : sequence of Iteration
     episodes : sequence of (int, float)
-        Transitions made when each episode ended, and its return.
-
-    Returns
-    -------
-    Figure
+        Number of transitions at the end of each episode, and its return.
     """
     if not history:
         raise ValueError("there is no history to plot: call learn first.")

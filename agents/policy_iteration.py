@@ -217,7 +217,8 @@ class PolicyIteration(BaseAgent):
         select = select or (doubled and (self.reselect_kernel or self._selection is None))
         kernel = default_kernel(experience.states) if self._selection is None else self._selection.kernel
         kernel = kernel if select else kernel.fix(*kernel.parameter_names)
-        self.estimator.set_params(kernel=kernel, n_actions=n_actions, random_state=self._rng)
+        seed = int(self._rng.integers(2**31))
+        self.estimator.set_params(kernel=kernel, n_actions=n_actions, random_state=seed)
         self.estimator.fit(experience.trajectories(self.gamma, np.arange(n_actions)), policy="greedy")
         fit = self.estimator.greedy_
         assert fit is not None

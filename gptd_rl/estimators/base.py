@@ -423,15 +423,20 @@ class Estimator(Parameters):
     @classmethod
     def from_arrays(cls, header: dict[str, Any], arrays: dict[str, Any]) -> Self:
         """The fitted model again."""
-        params = header["params"]
-        if isinstance(params["kernel"], dict):
-            params["kernel"] = kernel_registry.build(params["kernel"])
-        v = cls(**params)
+        v = cls._unfitted(header)
         v.mean_ = v.mean
         fitted, engine = fitted_from(header, arrays, v.noise, v.sparse_variance)
         v._set(fitted)
         v.engine_ = engine
         return v
+
+    @classmethod
+    def _unfitted(cls, header: dict[str, Any]) -> Self:
+        """An estimator with the parameters of a saved one."""
+        params = header["params"]
+        if isinstance(params["kernel"], dict):
+            params["kernel"] = kernel_registry.build(params["kernel"])
+        return cls(**params)
 
     # ---------------------------------------------------------------------------------- checks
 

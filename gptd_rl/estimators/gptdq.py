@@ -9,19 +9,14 @@ from typing import Any, Literal, Self, TypeVar, overload
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from gptd_rl.checks import is_count
-from gptd_rl.data.actions import Actions, ContinuousActions, DiscreteActions, as_int_actions
-from gptd_rl.data.state_actions import recorded_actions, to_state_actions
+from gptd_rl.data.actions import ContinuousActions, DiscreteActions
+from gptd_rl.data.state_actions import to_state_actions
 from gptd_rl.data.trajectories import Trajectories
-from gptd_rl.estimators import greedy
-from gptd_rl.estimators.base import Estimator
-from gptd_rl.estimators.fitted import FittedModel
+from gptd_rl.estimators.greedy_q import GreedyQ
 from gptd_rl.estimators.storage import storable
-from gptd_rl.inference.by_action import ActionPrior
 from gptd_rl.inference.sparse import SparseVariance
 from gptd_rl.kernels import Kernel
 from gptd_rl.sharding.sources import Sources
-from gptd_rl.sharding.summary import concatenate
 from gptd_rl.temporal.means import Mean
 from gptd_rl.temporal.targets import Noise
 from gptd_rl.threads import one_blas_thread
@@ -37,7 +32,7 @@ def _batched(method: F) -> F:
 
 
 @storable
-class GPTDQ(Estimator):
+class GPTDQ(GreedyQ):
     """Gaussian-process temporal-difference learning of Q, the value of actions, which selects its own kernel.
 
     Q is to pairs of a state and an action what V is to states, so everything is as in `GPTD`, with the covariance
@@ -62,9 +57,12 @@ class GPTDQ(Estimator):
     action_correlation : float
         ρ, from 0 to below 1, instead of the 0 in δ for two discrete actions that differ. With a little of it what is
         learnt of one action is a first guess for the others; with none, K is block diagonal, and cheap.
+    noise_share : float
+        λ = σ²/v₀, noise variance of bootstrapped targets over prior variance of Q, in a fit of the greedy policy.
     mean : float or callable, optional
         Prior mean of Q, as in `GPTD`. A function takes states of shape (n, n_dims) and the actions taken there, in the
-        form in which the data hold them, of shape (n, ...).
+        form in which the data hold them, of shape (n, ...). For the greedy policy a number; by default the largest
+        value that the rewards allow, so that actions never tried look good.
     noise : {"stochastic", "deterministic"}
         As in `GPTD`: σ²HHᵀ, or σ²I for deterministic systems.
     objective, thinning, method, subset_size, tolerance, sparse_variance
@@ -90,6 +88,9 @@ class GPTDQ(Estimator):
         As in `GPTD`.
     comparison_, thinning_trials_, inputs_, method_, exact_
         As in `GPTD`.
+    greedy_ : GreedyFit or None
+        Result of fitted Q iteration, if the greedy policy was fitted: its `posterior` has `sample_function` for
+        Thompson sampling.
 
     Examples
     --------
@@ -177,11 +178,12 @@ class GPTDQ(Estimator):
         ----------
         data : Trajectories, path, Minari dataset, or an iterable of these
             With actions; otherwise as in `GPTD.fit`.
-        policy : object with `predict`, callable, or GPTDQ, optional
+        policy : object with `predict`, callable, GPTDQ, or "greedy", optional
             The policy to evaluate: anything that `collect` takes; it is asked about states as the data hold them. By
             default the one that made the data. A deterministic one that made them should be given, too: it says what
             follows the last state of a truncated segment, a transition which else is left out. A stochastic one should
-            not: asked again, it would answer differently.
+            not: asked again, it would answer differently. "greedy" is the policy that is greedy with respect to Q
+            itself (see Notes).
         gamma, executor, progress_bar
             As in `GPTD.fit`.
 
@@ -200,6 +202,13 @@ class GPTDQ(Estimator):
           deviation grows there, but all values that lead there depend on this guess, too.
 
         Recurrent policies cannot be asked about single states, and are not meant here.
+
+        For ``policy="greedy"`` Q is fitted to the bootstrapped targets r + γ max Q(x', ·) by fitted Q iteration, with
+        discounts below 1 and discrete actions. The kernel is "ard", the multi-scale kernel with one relevance per input
+        selected by the evidence of the targets, or a kernel of states whose free parameters are selected; v₀ and σ²
+        follow from the residuals and `noise_share`. `subset_size` counts inducing states, which all actions share.
+        ``warm_start=True`` continues from the last Q and kernel. Standard deviations and intervals take the targets as
+        given: those of a policy's values come from ``fit(data, policy=q.greedy_actions)``.
         """
         self._check_parameters()
         data = data if isinstance(data, Trajectories) else Sources.of(data, gamma)
@@ -208,31 +217,6 @@ class GPTDQ(Estimator):
             return self._fit_greedy(data, actions, policy)
         pairs = _in_pairs(data, actions, policy)
         return self._fit(self._open(pairs, gamma, executor, actions), every=None, progress_bar=progress_bar)
-
-    def _fit_greedy(
-        self, data: Trajectories | Sources, actions: DiscreteActions | ContinuousActions, policy: str
-    ) -> Self:
-        """Fit the value of the greedy policy; see `greedy`."""
-        if policy != "greedy":
-            raise ValueError(f"policy must be 'greedy', a policy, or None; got {policy!r}.")
-        if not isinstance(actions, DiscreteActions):
-            raise ValueError("policy='greedy' needs discrete actions: give the index of the nearest candidate instead.")
-        before = self.greedy_ if self.warm_start and hasattr(self, "posterior_") else None
-        whole = data if isinstance(data, Trajectories) else concatenate(source.load() for source in data)
-        pairs = greedy.label_actions(whole, actions)
-        fit = greedy.fit_greedy(
-            pairs,
-            ActionPrior(actions.n, self.noise_share, self.action_correlation),
-            greedy.starting_kernel(self.kernel, before, pairs.states[:, :-1]),
-            n_inducing=self.subset_size,
-            start=None if before is None else before.posterior.mean_function,
-            rng=np.random.default_rng(self.random_state),
-        )
-        self._adopt_greedy(fit, pairs, actions)
-        return self
-
-    def _adopt_greedy(self, fit: greedy.GreedyFit, pairs: Trajectories, actions: DiscreteActions) -> None:
-        self.greedy_, self.posterior_, self.data_, self.actions_ = fit, fit.posterior, pairs, actions
 
     @one_blas_thread()
     def partial_fit(
@@ -276,38 +260,6 @@ class GPTDQ(Estimator):
         """
         pairs = _in_pairs(data, self._space, policy, gamma)
         return self._condition(pairs, gamma, executor, inducing_points)
-
-    def _mean_of_rows(self, mean: Mean, actions: Actions) -> Mean:
-        if not callable(mean):
-            return mean
-        assert isinstance(actions, DiscreteActions | ContinuousActions)
-
-        def of_pairs(pairs: Array) -> ArrayLike:
-            n = pairs.shape[1] - actions.n_columns
-            return mean(pairs[:, :n], actions.decode(pairs[:, n:]))
-
-        return of_pairs
-
-    def _n_terminal(self, actions: Actions) -> int:
-        return actions.n if isinstance(actions, DiscreteActions) else 1
-
-    def _find_actions(self, data: Trajectories | Sources) -> DiscreteActions | ContinuousActions:
-        """What the actions in the data are: discrete or continuous, and which."""
-        if self.n_actions is not None:
-            return DiscreteActions(self.n_actions, self.action_correlation)
-        largest = -1
-        for part in [data] if isinstance(data, Trajectories) else (source.load() for source in data):
-            actions = recorded_actions(part)
-            if self.candidates is not None or actions.dtype.kind not in "iub":
-                if self.action_correlation:
-                    raise ValueError("action_correlation is for discrete actions, and these are continuous.")
-                return ContinuousActions(actions.shape[1:])
-            largest = max(largest, int(as_int_actions(actions).max(initial=-1)))
-        return DiscreteActions(largest + 1, self.action_correlation)
-
-    def _set(self, fitted: FittedModel) -> None:
-        super()._set(fitted)
-        self.action_relevances_ = self._relevances()[self.n_dims_ :]
 
     # ---------------------------------------------------------------------------------- predicting
 
@@ -418,47 +370,6 @@ class GPTDQ(Estimator):
         pairs, shape = self._all_pairs(states)
         values = self._sample(pairs, n, seed, f"{shape[0]} states and {shape[1]} actions")
         return values.reshape(n, *shape)
-
-    # ---------------------------------------------------------------------------------- checking
-
-    @property
-    def _space(self) -> DiscreteActions | ContinuousActions:
-        self._check_fitted()
-        assert isinstance(self.actions_, DiscreteActions | ContinuousActions)
-        return self.actions_
-
-    def _check_parameters(self) -> None:
-        super()._check_parameters()
-        if self.n_actions is not None and self.candidates is not None:
-            raise ValueError("n_actions is for discrete actions and candidates for continuous ones: give one of them.")
-        if self.n_actions is not None and not is_count(self.n_actions):
-            raise ValueError(f"n_actions must be a whole number of 1 or more; got {self.n_actions!r}.")
-        if not 0.0 <= self.action_correlation < 1.0:
-            raise ValueError(f"action_correlation must lie in [0, 1); got {self.action_correlation!r}.")
-
-    def _check_pairs(self, states: ArrayLike, actions: ArrayLike) -> Array:
-        """Pairs with all inputs, of shape (m, n_dims + n_columns)."""
-        x, columns = self._check_states(states), self._space.encode(actions)
-        if len(columns) != len(x):
-            raise ValueError(f"expected one action for each of {len(x)} states; got {len(columns)}.")
-        return np.column_stack([x, columns])
-
-    def _all_pairs(self, states: ArrayLike) -> tuple[Array, tuple[int, int]]:
-        """Each state with every action, of shape (m · n_actions, …), and (m, n_actions)."""
-        x, choices = self._check_states(states), self._choices()
-        pairs = np.column_stack([np.repeat(x, len(choices), axis=0), np.tile(choices, (len(x), 1))])
-        return pairs, (len(x), len(choices))
-
-    def _choices(self) -> Array:
-        """The actions to choose from, of shape (n_actions, n_columns)."""
-        space = self._space
-        if isinstance(space, DiscreteActions):
-            return np.arange(float(space.n))[:, None]
-        if self.candidates is None:
-            raise ValueError(
-                "actions are continuous: GPTDQ(candidates=[…]) or set_params(candidates=[…]) says which to choose from."
-            )
-        return space.encode(self.candidates)
 
 
 def _in_pairs(

@@ -18,6 +18,7 @@ import numpy as np
 
 from gptd_rl.data.actions import DiscreteActions
 from gptd_rl.data.trajectories import Trajectories
+from gptd_rl.estimators.fitted import FittedModel
 from gptd_rl.inference import exact
 from gptd_rl.inference.by_action import ActionPosterior, ActionPrior, ActionRegression, QFunction, StateFeatures
 from gptd_rl.inference.inducing import incomplete_cholesky
@@ -142,6 +143,13 @@ class GreedyFit:
         """Root mean square of the residuals of the targets."""
         return float(np.sqrt(self.posterior.noise_variance))
 
+    def fitted_model(self, pairs: Trajectories, actions: DiscreteActions) -> FittedModel:
+        """What an estimator learns from it: k(x, x')·v₀ between equal actions, and the noise of the targets."""
+        posterior = self.posterior
+        kernel = _rescale(self.kernel, amplitude=posterior.signal_variance)
+        model = Model(kernel * ActionDelta(actions.n, actions.correlation), posterior.noise_variance)
+        return FittedModel(posterior, pairs, np.arange(pairs.n_dims), model, 1, False, actions)
+
     def to_arrays(self) -> tuple[dict[str, Any], dict[str, Array]]:
         """A description for JSON, and arrays; with the data, `from_arrays` builds the fit again."""
         posterior, mean = self.posterior, self.posterior.mean_function
@@ -182,6 +190,10 @@ def default_kernel(states: Array) -> MultiScale:
 def starting_kernel(kernel: str | Kernel, before: GreedyFit | None, states: Array) -> Kernel:
     """The kernel that selection starts from: the given one; for "ard" that of the fit before, or a default."""
     if not isinstance(kernel, str):
+        if kernel.n_dims not in (None, states.shape[1]):
+            raise ValueError(f"the kernel has {kernel.n_dims} dimensions; got states of width {states.shape[1]}.")
+        if kernel.n_categorical:
+            raise ValueError("policy='greedy' takes a kernel of states and multiplies it by δ(a, a').")
         return kernel
     if kernel != "ard":
         raise ValueError(f"policy='greedy' takes kernel='ard' or a kernel object; got {kernel!r}.")
@@ -204,7 +216,8 @@ def fit_greedy(
     kernel: Kernel,
     *,
     n_inducing: int,
-    start: QFunction | None = None,
+    prior_mean: float | None = None,
+    start: GreedyFit | None = None,
     rng: np.random.Generator,
 ) -> GreedyFit:
     """Iterate Q until its values converge; select the kernel on the targets and iterate again.
@@ -218,19 +231,26 @@ def fit_greedy(
         Of states, with unit variance. Its free parameters, apart from v₀, are selected by the evidence of the targets.
     n_inducing : int
         Largest number of inducing states.
-    start : QFunction, optional
-        Q whose values the iteration starts from. By default every value is the largest possible one.
+    prior_mean : float, optional
+        The largest possible value by default.
+    start : GreedyFit, optional
+        The fit whose values the iteration starts from. By default every value is the largest possible one.
     rng : Generator
         Subsamples candidates for inducing states, and targets for model selection.
     """
     data = Transitions.of(pairs)
-    fit = _iterate(data, prior, kernel, n_inducing, start, rng)
-    targets, (low, high) = fit.posterior.targets, data.bounds
+    low, high = data.bounds
+    mu = high if prior_mean is None else float(prior_mean)
+    values = np.full(len(data.rewards), high)
+    if start is not None:
+        values = np.clip(start.posterior.q_values(data.next_states).max(axis=1), low, high)
+    fit = _iterate(data, prior, kernel, n_inducing, mu, values, rng)
+    targets = fit.posterior.targets
     is_free = kernel.is_free[kernel.n_amplitudes :].any()
     if not is_free or float(targets.std()) <= MIN_SPREAD * (high - low):
         return fit
     selection = select_kernel(kernel, data.states, data.actions, targets, prior, rng)
-    return replace(_iterate(data, prior, selection.kernel, n_inducing, start, rng), selection=selection)
+    return replace(_iterate(data, prior, selection.kernel, n_inducing, mu, values, rng), selection=selection)
 
 
 def _iterate(
@@ -238,25 +258,23 @@ def _iterate(
     prior: ActionPrior,
     kernel: Kernel,
     n_inducing: int,
-    start: QFunction | None,
+    prior_mean: float,
+    values: Array,
     rng: np.random.Generator,
 ) -> GreedyFit:
+    """Fitted Q iteration from `values` of the next states, of shape (n,)."""
     features = StateFeatures(kernel, choose_inducing_points(kernel, data.states, n_inducing, rng))
     next_features = features(data.next_states)
     regression = ActionRegression.of(features(data.states), data.actions, prior)
-    low, high = data.bounds
-    values = np.full(len(data.rewards), high)
-    if start is not None:
-        values = np.clip(start(data.next_states).max(axis=1), low, high)
     n_iterations, change = 0, np.inf
     while n_iterations < MAX_ITERATIONS and change > CONVERGED * max(float(values.std()), CONVERGED):
         n_iterations += 1
         # y = r + γ max_a' Q(x', a')
         targets = data.rewards + data.discounts * values
-        w = regression.solve(targets - high)  # [m, |A|]
-        improved = np.clip(high + (next_features @ w).max(axis=1), low, high)
+        w = regression.solve(targets - prior_mean)  # [m, |A|]
+        improved = np.clip(prior_mean + (next_features @ w).max(axis=1), *data.bounds)
         values, change = improved, float(np.abs(improved - values).mean())
-    return GreedyFit(ActionPosterior.condition(features, regression, targets, high), n_iterations)
+    return GreedyFit(ActionPosterior.condition(features, regression, targets, prior_mean), n_iterations)
 
 
 def choose_inducing_points(kernel: Kernel, states: Array, n_inducing: int, rng: np.random.Generator) -> Array:

@@ -25,7 +25,8 @@ import numpy as np
 
 from gptd_rl import linalg
 from gptd_rl.data.trajectories import Trajectories
-from gptd_rl.inference.posterior import in_chunks, sample_gaussian
+from gptd_rl.inference.model import Model
+from gptd_rl.inference.posterior import Evidence, in_chunks, sample_gaussian
 from gptd_rl.kernels import Kernel
 from gptd_rl.types import Array, IntArray
 
@@ -231,7 +232,8 @@ class ActionPosterior:
         """Condition on `targets`; without a noise variance it is the mean square of the residuals."""
         w = regression.solve(targets - prior_mean)
         if noise_variance is None:
-            noise_variance = float(np.mean((prior_mean + regression.fitted(w) - targets) ** 2))
+            squares = (prior_mean + regression.fitted(w) - targets) ** 2
+            noise_variance = max(float(np.mean(squares)), np.finfo(np.float64).tiny)
         return cls(features, regression, targets, _q_function(features, w, prior_mean), noise_variance)
 
     def condition_on(self, data: Trajectories) -> ActionPosterior:
@@ -242,6 +244,20 @@ class ActionPosterior:
         regression = ActionRegression.of(features, actions, self.regression.prior)
         targets, mu = np.concatenate([self.targets, data.rewards]), self.mean_function.prior_mean
         return ActionPosterior.condition(self.features, regression, targets, mu, self.noise_variance)
+
+    def evidence(self, model: Model) -> Evidence:
+        """Log marginal likelihood of the targets under N(μ, ΦCov(w)Φᵀ + σ²I); `model` is the one conditioned on."""
+        prior, factors, coupling = self.regression.prior, self.regression.factors, self.regression.coupling
+        n, m, rho = len(self.targets), len(self.features.L), prior.correlation
+        # det(I + ΦCov(w)Φᵀ/σ²) = det P / det(λR⁻¹)ᵐ
+        log_det_P = sum(linalg.log_det(L) for L in factors)
+        if coupling is not None:
+            log_det_P += linalg.log_det(coupling) + m * np.log(prior.noise_share * prior.inverse[1])
+        log_det_R = (prior.n_actions - 1) * np.log1p(-rho) + np.log1p((prior.n_actions - 1) * rho)
+        log_det = log_det_P - m * (prior.n_actions * np.log(prior.noise_share) - log_det_R)
+        y = self.targets - self.mean_function.prior_mean
+        fit = float(y @ (y - self.regression.fitted(self._whitened_weights))) / self.noise_variance
+        return Evidence(0.5 * float(log_det + n * np.log(self.noise_variance)), 0.5 * fit, n)
 
     @property
     def inducing_points(self) -> Array:
@@ -336,11 +352,15 @@ class ActionPosterior:
         variance += self.noise_variance * regression.prior.noise_share * prior
         return variance + self.signal_variance * self.features.residual_variance(x, phi)
 
+    @property
+    def _whitened_weights(self) -> Array:
+        """W = Lᵀβ, of shape (m, n_actions)."""
+        return np.asarray(np.tril(self.features.L).T @ self.mean_function.weights)
+
     @cached_property
     def _noise_moments(self) -> list[Array]:
         """W_a = Σ_i ε_i²φ_iφ_iᵀ over the rows of each action, of shape (m, m)."""
-        w = np.tril(self.features.L).T @ self.mean_function.weights
-        errors = self.targets - self.mean_function.prior_mean - self.regression.fitted(w)
+        errors = self.targets - self.mean_function.prior_mean - self.regression.fitted(self._whitened_weights)
         scaled = [phi * errors[i, None] for phi, i in zip(self.regression.features, self.regression.rows, strict=True)]
         return [phi.T @ phi for phi in scaled]
 

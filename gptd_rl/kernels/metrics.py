@@ -7,7 +7,7 @@ becomes one with respect to θ (`pull_back`).
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any
 
 import numpy as np
@@ -323,22 +323,15 @@ def describe_metric(metric: Metric) -> dict[str, Any]:
     name = type(metric).__name__
     if _CLASSES.get(name) is not type(metric):
         raise TypeError(f"metric class {name} is not one of {', '.join(_CLASSES)}, so it cannot be saved.")
-    return dict(type=name, n_dims=metric.n_dims, rank=metric.rank, theta=[_to_json(t) for t in metric.theta])
+    values = {field.name: np.asarray(getattr(metric, field.name)).tolist() for field in fields(metric)}  # type: ignore[arg-type]
+    return dict(type=name, **values)
 
 
 def build_metric(description: dict[str, Any]) -> Metric:
-    """The metric that `describe_metric` described."""
-    D, rank = int(description["n_dims"]), int(description["rank"])
-    templates: dict[str, Metric] = dict(
-        Isotropic=Isotropic(1.0, D), ARD=ARD(np.ones(D)), FactorAnalysis=FactorAnalysis(np.ones(D), np.ones((D, rank)))
-    )
-    return templates[description["type"]].with_theta(
-        np.array([-np.inf if t is None else t for t in description["theta"]], dtype=np.float64)
-    )
-
-
-def _to_json(value: float) -> float | None:
-    return None if np.isneginf(value) else float(value)
+    """The metric that `describe_metric` described, to the last digit."""
+    arguments = dict(description)
+    metric: Metric = _CLASSES[arguments.pop("type")](**arguments)
+    return metric
 
 
 _CLASSES = dict(Isotropic=Isotropic, ARD=ARD, FactorAnalysis=FactorAnalysis)

@@ -141,7 +141,7 @@ class Stationary(Kernel):
         return np.full(len(states), self.signal_variance)
 
     def paired(self, states: Array, others: Array) -> Array:
-        """k between each state and the other of the same row, of shape (n_states,)."""
+        """K between each state and the other of the same row, of shape (n_states,)."""
         return self.signal_variance * self.profile(self._paired_exponent(states, others)[1])
 
     def contract_paired(self, a: Array, states: Array, others: Array) -> Array:
@@ -152,7 +152,7 @@ class Stationary(Kernel):
         return np.append(by_amplitude, self.metric.pull_back(-0.5 * (apart.T * b) @ apart))
 
     def _paired_exponent(self, states: Array, others: Array) -> tuple[Array, Array]:
-        """x − x' and −½d² of each row."""
+        """X − x' and −½d² of each row."""
         apart = states[:, : self.n_dims] - others[:, : self.n_dims]
         w = self.metric.whiten(apart)
         return apart, -0.5 * (w * w).sum(axis=1)

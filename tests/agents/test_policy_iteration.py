@@ -481,7 +481,7 @@ def test_plot_history_draws_four_panels(learnt):
 
 def test_estimator_is_a_gptdq_fitted_to_all_data(walker):
     q = walker.estimator
-    assert type(q) is GPTDQ and q.greedy_.posterior is q.posterior_
+    assert type(q) is GPTDQ and q.greedy_ is not None and q.greedy_.posterior is q.posterior_
     assert q.data_.n_transitions == walker.data.n_transitions == 500
     mean, std = q.q_values(CELLS, return_std=True)
     assert_allclose(mean, walker.q_values(CELLS), rtol=1e-12)

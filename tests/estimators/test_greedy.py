@@ -1,16 +1,18 @@
 """Fitted Q iteration: against plain regression and value iteration, and the selection of its kernel."""
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
 from numpy.testing import assert_allclose, assert_array_equal
 
-from gptd_rl import Trajectories
+from gptd_rl import GPTDQ, Trajectories
+from gptd_rl import load as load_model
 from gptd_rl.estimators import greedy
 from gptd_rl.estimators.greedy import MAX_TARGETS, default_kernel, fit_greedy, select_kernel, value_bounds
 from gptd_rl.inference.by_action import ActionPrior, QFunction
-from gptd_rl.kernels import ARD, Isotropic, MultiScale, SquaredExponential
+from gptd_rl.kernels import ARD, ActionDelta, Isotropic, MultiScale, SquaredExponential
 
 every_rho = pytest.mark.parametrize("rho", [0.0, 0.3, 0.95])
 
@@ -154,10 +156,11 @@ def test_fit_greedy_may_start_from_another_q():
     prior = ActionPrior(N_ACTIONS, 1e-9, 0.3)
     first = fit(pairs, prior)
     q = first.posterior.mean_function
-    again = fit(pairs, prior, start=q)
+    again = fit(pairs, prior, start=first)
     assert again.n_iterations < first.n_iterations
     assert_allclose(again.posterior.q_values(np.eye(N_STATES)), q(np.eye(N_STATES)), atol=0.02)
-    lost = QFunction(q.kernel, q.inducing_points, 1e6 * np.ones_like(q.weights), 1e9)
+    far_off = QFunction(q.kernel, q.inducing_points, 1e6 * np.ones_like(q.weights), 1e9)
+    lost = replace(first, posterior=replace(first.posterior, mean_function=far_off))
     assert fit(pairs, prior, start=lost).n_iterations <= first.n_iterations  # it is clipped to the bounds
 
 
@@ -322,3 +325,183 @@ def test_fit_greedy_selects_nothing_from_equal_targets():
     x, actions, _ = one_of_many(30, n_dims=3, relevant=1)
     pairs = as_pairs(x, actions, np.ones(30), x, True, 0.0)
     assert fit(pairs, PRIOR, kernel=default_kernel(x)).selection is None
+
+
+# -------------------------------------------------------------------------------------- GPTDQ
+
+
+GAMMA = 0.8
+
+
+def corridor(n_episodes: int = 25, seed: int = 0) -> Trajectories:
+    """Random walks in cells 0…4 with an irrelevant coordinate; a step costs 1, the last cell is terminal."""
+    rng, episodes = np.random.default_rng(seed), []
+    for _ in range(n_episodes):
+        x: list[float] = [float(rng.integers(4))]
+        actions: list[int] = []
+        while x[-1] < 4 and len(actions) < 8:
+            actions.append(int(rng.integers(2)))
+            x.append(max(0.0, x[-1] + (1 if actions[-1] else -1)))
+        observations = np.column_stack([x, rng.normal(size=len(x))])
+        episodes.append(
+            dict(observations=observations, actions=actions, rewards=-np.ones(len(actions)), terminated=x[-1] == 4)
+        )
+    return Trajectories.from_episodes(episodes, GAMMA)
+
+
+def cells() -> np.ndarray:
+    return np.column_stack([np.arange(4.0), np.zeros(4)])
+
+
+def optimal_values() -> np.ndarray:
+    """Q of the cells 0…3, of shape (4, 2): walk on, or step back first."""
+    V = -(1 - GAMMA ** np.arange(4, 0, -1)) / (1 - GAMMA)
+    return np.column_stack([-1.0 + GAMMA * V[[0, 0, 1, 2]], -1.0 + GAMMA * np.append(V[1:], 0.0)])
+
+
+def greedy_fit(q: GPTDQ) -> greedy.GreedyFit:
+    assert q.greedy_ is not None
+    return q.greedy_
+
+
+@pytest.fixture(scope="module")
+def q() -> GPTDQ:
+    """Fitted to the greedy policy of the corridor; not to be changed."""
+    return GPTDQ(noise_share=1e-4).fit(corridor(), policy="greedy")
+
+
+def test_gptdq_fit_greedy_finds_the_optimal_policy(q):
+    assert_array_equal(q.greedy_actions(cells()), np.ones(4))
+    assert_allclose(q.q_values(cells()), optimal_values(), atol=0.15)
+    assert q.relevances_.shape == (2,) and q.relevances_.argmax() == 0
+    assert q.method_ == "sparse" and q.n_dims_ == 2 and q.inducing_points_.shape[1] == 2
+    assert q.data_.n_dims == 3 and q.data_.n_transitions == corridor().n_transitions
+    assert np.isfinite([q.log_marginal_likelihood_, q.complexity_, q.data_fit_]).all()
+
+
+def test_gptdq_fit_greedy_answers_as_other_fits_do(q):
+    x, actions = np.repeat(cells(), 2, axis=0), np.tile([0, 1], 4)
+    mean, std = q.predict(x, actions, return_std=True)
+    assert_allclose(mean.reshape(4, 2), q.q_values(cells()), rtol=1e-10)
+    assert (std > 0).all()
+    lower, upper = q.confidence_interval(x, actions)
+    assert (lower < mean).all() and (mean < upper).all()
+    assert_allclose(0.5 * (lower + upper), mean, rtol=1e-9)
+    samples = q.sample(cells(), n=2000, seed=0)
+    assert samples.shape == (2000, 4, 2)
+    assert_allclose(samples.mean(axis=0).ravel(), mean, atol=5 * std.max() / np.sqrt(2000))
+    assert_allclose(samples.std(axis=0).ravel(), std, rtol=0.1)
+    prior = q.kernel_(np.column_stack([x, actions]))
+    assert_allclose(np.diagonal(prior), q.posterior_.signal_variance)
+
+
+def test_gptdq_fit_greedy_is_reproducible_by_its_random_state(q):
+    again = GPTDQ(noise_share=1e-4).fit(corridor(), policy="greedy")
+    assert_array_equal(again.q_values(cells()), q.q_values(cells()))
+
+
+@pytest.mark.parametrize("fitted", ["free", "held"])
+def test_gptdq_fit_greedy_survives_the_file(q, tmp_path, fitted):
+    if fitted == "held":
+        kernel = MultiScale(ARD([0.5, 1e-3])).fix("a1", "a2")
+        q = GPTDQ(kernel, n_actions=2, mean=-1.5, action_correlation=0.5).fit(corridor(), policy="greedy")
+    again = load_model(q.save(tmp_path / "q.gptd"))
+    assert type(again) is GPTDQ
+    assert again.get_params(deep=False).keys() == q.get_params(deep=False).keys()
+    for name in ("n_actions", "mean", "action_correlation", "noise_share", "subset_size"):
+        assert getattr(again, name) == getattr(q, name), name
+    assert_array_equal(again.q_values(cells()), q.q_values(cells()))
+    x, actions = cells(), np.ones(4, dtype=int)
+    for ours, theirs in zip(again.confidence_interval(x, actions), q.confidence_interval(x, actions), strict=True):
+        assert_allclose(ours, theirs, rtol=1e-9)
+    assert_array_equal(again.relevances_, q.relevances_)
+    assert_array_equal(greedy_fit(again).posterior.targets, greedy_fit(q).posterior.targets)
+    assert (greedy_fit(again).selection is None) == (fitted == "held")
+    found, kept = greedy_fit(again).selection, greedy_fit(q).selection
+    if found is not None and kept is not None:
+        assert found.evidence == kept.evidence
+    one, other = (greedy_fit(m).posterior.sample_function(np.random.default_rng(0))(cells()) for m in (again, q))
+    assert_allclose(one, other, rtol=1e-9)
+
+
+def test_gptdq_fit_greedy_continues_with_warm_start():
+    q = GPTDQ(noise_share=1e-4, warm_start=True, random_state=0).fit(corridor(), policy="greedy")
+    first, kernel = greedy_fit(q).n_iterations, greedy_fit(q).kernel
+    q.set_params(kernel=kernel.fix(*kernel.parameter_names)).fit(corridor(), policy="greedy")
+    assert greedy_fit(q).n_iterations < first
+    assert greedy_fit(q).selection is None
+    assert_array_equal(q.relevances_, kernel.relevances)
+
+
+def test_gptdq_fit_greedy_takes_a_prior_mean():
+    low, high = (GPTDQ(mean=mean).fit(corridor(), policy="greedy") for mean in (-3.0, None))
+    far = np.array([[1e4, 0.0]])
+    assert_allclose(low.q_values(far), -3.0)
+    assert_allclose(high.q_values(far), 0.0, atol=1e-12)
+
+
+def test_gptdq_fit_greedy_takes_data_in_parts(q, tmp_path):
+    data = corridor()
+    half = data.n_segments // 2
+    paths = [part.save(tmp_path / f"{i}.npz") for i, part in enumerate((data[:half], data[half:]))]
+    parts = GPTDQ(noise_share=1e-4).fit(paths, policy="greedy")
+    assert_array_equal(parts.q_values(cells()), q.q_values(cells()))
+
+
+def test_gptdq_fit_of_another_policy_forgets_the_greedy_fit():
+    q = GPTDQ(n_restarts=0).fit(corridor(), policy="greedy")
+    assert q.greedy_ is not None
+    q.fit(corridor(), policy=lambda x: 1)
+    assert q.greedy_ is None
+    assert q.prune().greedy_ is None
+
+
+def _continuous() -> Trajectories:
+    data = corridor()
+    return Trajectories(
+        data.states, data.rewards, data.discounts, data.lengths, data.terminated, 0.5 + np.asarray(data.actions)
+    )
+
+
+def _undiscounted() -> Trajectories:
+    data = corridor()
+    return Trajectories(data.states, data.rewards, np.sign(data.discounts), data.lengths, data.terminated, data.actions)
+
+
+BAD: dict[str, tuple[Any, str]] = {
+    "policy": (lambda: GPTDQ().fit(corridor(), policy="best"), "policy must be 'greedy' or a policy.* got 'best'"),
+    "kernel": (lambda: GPTDQ("factor").fit(corridor(), policy="greedy"), "takes kernel='ard' or a kernel object"),
+    "width": (
+        lambda: GPTDQ(MultiScale(ARD([1.0]))).fit(corridor(), policy="greedy"),
+        "the kernel has 1 dimensions; got states of width 2",
+    ),
+    "pairs": (
+        lambda: GPTDQ(MultiScale(ARD([1.0, 1.0])) * ActionDelta(2)).fit(corridor(), policy="greedy"),
+        "takes a kernel of states",
+    ),
+    "mean": (lambda: GPTDQ(mean=lambda x, a: x[:, 0]).fit(corridor(), policy="greedy"), "a number as prior mean"),
+    "noise": (lambda: GPTDQ(noise_share=0.0).fit(corridor(), policy="greedy"), "noise_share must be positive; got 0"),
+    "continuous": (lambda: GPTDQ().fit(_continuous(), policy="greedy"), "needs discrete actions"),
+    "discount": (lambda: GPTDQ().fit(_undiscounted(), policy="greedy"), "needs a discount below 1; got 1"),
+    "actions": (
+        lambda: GPTDQ(n_actions=2).fit(replace(corridor(), actions=None), policy="greedy"),
+        "the data have no actions",
+    ),
+    "prune": (lambda: GPTDQ().fit(corridor(), policy="greedy").prune(), "fit of the greedy policy has bootstrapped"),
+    "evidence": (
+        lambda: GPTDQ().fit(corridor(), policy="greedy").log_marginal_likelihood(),
+        "fit of the greedy policy has bootstrapped targets",
+    ),
+    "partial_fit": (
+        lambda: GPTDQ().fit(corridor(), policy="greedy").partial_fit(corridor()),
+        "fit of the greedy policy has bootstrapped targets",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", BAD)
+def test_gptdq_fit_greedy_refuses_bad_input_in_one_line(name):
+    do, message = BAD[name]
+    with pytest.raises(ValueError, match=message) as error:
+        do()
+    assert "\n" not in str(error.value)

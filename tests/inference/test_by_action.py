@@ -8,6 +8,7 @@ from numpy.testing import assert_allclose, assert_array_equal
 
 from gptd_rl.data.trajectories import Trajectories
 from gptd_rl.inference.by_action import ActionPosterior, ActionPrior, ActionRegression, StateFeatures
+from gptd_rl.inference.model import Model
 from gptd_rl.kernels import ARD, MultiScale
 
 N_ACTIONS, NOISE_SHARE, NOISE_VARIANCE, PRIOR_MEAN = 3, 0.05, 0.3, 2.0
@@ -146,6 +147,17 @@ def test_posterior_with_all_states_inducing_is_plain_regression(rho):
     prior = v0 * kernel(pairs[:, :2], pairs[:, :2]) * between(a, a, rho)
     assert_allclose(posterior.mean(pairs), PRIOR_MEAN + k @ np.linalg.solve(S, y - PRIOR_MEAN), rtol=1e-6, atol=1e-8)
     assert_allclose(posterior.covariance(pairs), prior - k @ np.linalg.solve(S, k.T), rtol=1e-5, atol=1e-6)
+
+
+@every_rho
+def test_evidence_is_that_of_the_weights(rho):
+    posterior, dense = condition(rho), Dense(rho)
+    S = dense.v0 * dense.Phi @ dense.R @ dense.Phi.T + NOISE_VARIANCE * np.eye(30)
+    y = dense.y - PRIOR_MEAN
+    expected = -0.5 * (y @ np.linalg.solve(S, y) + np.linalg.slogdet(S)[1] + 30 * np.log(2 * np.pi))
+    evidence = posterior.evidence(Model(make_kernel(2), NOISE_VARIANCE))
+    assert evidence.log_likelihood == pytest.approx(expected, rel=1e-9)
+    assert evidence.data_fit == pytest.approx(0.5 * y @ np.linalg.solve(S, y), rel=1e-8)
 
 
 @every_rho
