@@ -13,11 +13,9 @@ from gptd_rl.data.trajectories import Trajectories
 from gptd_rl.inference import exact
 from gptd_rl.inference import posterior as posterior_module
 from gptd_rl.inference.model import Model
-from gptd_rl.kernels import paper_kernel
-from gptd_rl.kernels import base
+from gptd_rl.kernels import base, paper_kernel
 from gptd_rl.kernels.metrics import ARD, Isotropic
-from gptd_rl.temporal.operators import Differences, DistinctStates, Reflection, Scaling
-from gptd_rl.temporal.targets import build_targets, distinct
+from gptd_rl.temporal.targets import build_targets
 from tests.helpers import (
     METRICS,
     MIXES,
@@ -45,92 +43,6 @@ every_mix_or_metric = pytest.mark.parametrize(("mix", "metric"), vary_one(first(
 every_form = pytest.mark.parametrize(
     ("repeated", "merge"), [(False, True), (True, False), (True, True)], ids=["distinct", "unmerged", "merged"]
 )
-
-
-# The forms that rewards take
-
-
-@every_mix
-@every_noise
-def test_the_operator_is_the_one_of_the_table(mix, noise):
-    terminated = all(flag for _, flag in MIXES[mix])
-    expected = Differences if noise == "deterministic" else Scaling if terminated else Reflection
-    assert type(build_targets(sample(MIXES[mix]), noise).operator) is expected
-
-
-@pytest.mark.parametrize("mix", ["terminated", "truncated", "mixed", "one truncated"])
-@every_noise
-def test_repeated_states_are_merged(mix, noise):
-    data = sample(MIXES[mix], repeated=True)
-    targets = build_targets(data, noise)
-    n_distinct = len(np.unique(data.states, axis=0))
-    assert n_distinct <= 4
-    assert targets.states.shape == (n_distinct, 3)
-    assert targets.operator.n_targets <= n_distinct
-    assert type(targets.operator) is (
-        Scaling if noise == "stochastic" and data.terminated.all() else DistinctStates
-    )  # so that the tests below do compare what they say
-    assert len(build_targets(data, noise, merge=False).states) == len(data)
-
-
-@every_mix
-@every_noise
-@every_form
-def test_operators_do_what_their_matrix_does(mix, noise, repeated, merge):
-    data = sample(MIXES[mix], seed=2, repeated=repeated)
-    targets = build_targets(data, noise, merge=merge)
-    u, q = len(targets.states), targets.operator.n_targets
-    assert u == len(data) or merge
-    F = targets.operator.matvec(np.eye(q))  # [u, q]
-    rng = np.random.default_rng(0)
-    values, weights, K, A = (rng.normal(size=s) for s in [(u, 2), (q, 2), (u, u), (q, q)])
-    K, A = K + K.T, A + A.T
-    assert_allclose(targets.operator.rmatvec(values), F.T @ values, **CLOSE)
-    assert_allclose(targets.operator.rmatvec(values[:, 0]), F.T @ values[:, 0], **CLOSE)
-    assert_allclose(targets.operator.matvec(weights[:, 0]), F @ weights[:, 0], **CLOSE)
-    lower_K, lower_A = np.tril(K), np.tril(A)  # only the lower triangle may be read, and only it need be right
-    assert_allclose(np.tril(targets.operator.project_covariance(lower_K)), np.tril(F.T @ K @ F), **CLOSE)
-    assert_allclose(np.tril(targets.operator.pull_back(lower_A)), np.tril(F @ A @ F.T), **CLOSE)
-
-
-@pytest.mark.parametrize("mix", [mix for mix, kinds in MIXES.items() if not all(flag for _, flag in kinds)])
-def test_reflection_is_an_orthonormal_basis_of_the_row_space(mix):
-    data = sample(MIXES[mix], seed=2)
-    targets = build_targets(data, "stochastic")
-    H, Z, places = dense_H(data), naive_null_vectors(data), np.flatnonzero(data.has_row)
-    F = targets.operator.matvec(np.eye(len(data)))
-    assert_array_equal(F[:, ~data.has_row], 0.0)
-    F = F[:, places]
-    assert_allclose(F.T @ F, np.eye(len(places)), atol=1e-14)
-    assert_allclose(F.T @ Z, 0.0, atol=1e-14)
-    assert_allclose(F @ F.T, H.T @ np.linalg.solve(H @ H.T, H), atol=1e-12)  # Π
-    assert_allclose(targets.y[places], F.T @ naive_returns(data), **CLOSE)
-
-
-@every_mix
-@every_noise
-@every_form
-def test_weights_of_targets_become_weights_of_rewards(mix, noise, repeated, merge):
-    data = sample(MIXES[mix], seed=3, repeated=repeated, terminal_rewards=True)
-    targets = build_targets(data, noise, merge=merge)
-    g = np.random.default_rng(0).normal(size=(targets.operator.n_targets, 3))
-    if targets.operator.n_targets == len(data):
-        g[~data.has_row] = 0.0  # places that hold no target have no weight
-    u = targets.reward_weights(g)
-    assert u.shape == (len(data), 3)
-    assert_array_equal(u[~data.has_row], 0.0)
-    # Any rewards at all, as long as the visits agree: a value function and its rewards r = HV
-    V = np.random.default_rng(1).normal(size=len(targets.states))
-    V_at_visits = V if targets.visits is None else V[targets.visits]
-    assert_allclose(u[data.has_row].T @ (dense_H(data) @ V_at_visits), g.T @ targets.operator.rmatvec(V), **CLOSE)
-    assert_allclose(u[data.has_row].T @ data.rewards[data.has_row], g.T @ targets.y, **CLOSE)
-
-
-def test_distinct_states_in_order_of_appearance():
-    states = np.array([[2.0, 1], [0, 0], [2, 1], [5, 5], [0, 0], [-0.0, 0]])
-    found, which = distinct(Trajectories.from_chain(states, np.zeros(5), np.full(5, 0.9)))
-    assert_array_equal(found, [[2, 1], [0, 0], [5, 5]])
-    assert_array_equal(which, [0, 1, 0, 2, 1, 1])
 
 
 # Evidence
@@ -491,3 +403,28 @@ def test_fisher_information_of_a_parameter_that_cannot_move():
     assert_array_equal(found[1], 0.0)
     assert_array_equal(found[:, 1], 0.0)
     assert np.isfinite(found).all()
+
+
+# The posterior beyond single states
+
+
+@every_noise
+def test_covariance_and_samples(noise):
+    data, model = sample(MIXES["mixed"], seed=10), make_model("ard")
+    posterior = exact.ExactPosterior.condition(model, build_targets(data, noise))
+    covariance = posterior.covariance(NEW_STATES)
+    assert_allclose(covariance, Reference.of(model, data, noise).covariance(NEW_STATES), **CLOSE)
+    drawn = posterior.sample(NEW_STATES, 20_000, np.random.default_rng(0))
+    assert drawn.shape == (20_000, 6)
+    assert_allclose(drawn.mean(axis=0), posterior.mean(NEW_STATES), atol=0.05)
+    assert_allclose(np.cov(drawn.T), covariance, atol=0.06)
+    assert posterior.sample(np.zeros((0, 3)), 2, np.random.default_rng(0)).shape == (2, 0)
+
+
+@every_noise
+def test_condition_on_further_segments_is_conditioning_on_all(noise):
+    some, more, model = sample(MIXES["mixed"], seed=1), sample(MIXES["truncated"], seed=2), make_model("ard")
+    posterior = exact.ExactPosterior.condition(model, build_targets(some, noise)).condition_on(more)
+    reference = Reference.of(model, some + more, noise)
+    assert_allclose(posterior.mean(NEW_STATES), reference.mean(NEW_STATES), **CLOSE)
+    assert_allclose(posterior.interval_variance(NEW_STATES), reference.interval_variance(NEW_STATES), **CLOSE)
