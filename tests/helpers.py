@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import pytest
 
 from gptd_rl.data.trajectories import Trajectories
 from gptd_rl.inference.model import Model
@@ -51,6 +52,15 @@ def vary_one(*factors: Iterable[Any]) -> list[tuple[Any, ...]]:
 def first(name: str, names: Iterable[str]) -> list[str]:
     """All names, `name` before the others."""
     return [name, *(other for other in names if other != name)]
+
+
+def every_mix_or_metric(mixes: Iterable[str], metrics: Iterable[str]) -> pytest.MarkDecorator:
+    """Every mix with the ARD metric, and every metric with the mixed segments.
+
+    The ends of segments act through F and the metric through the contraction with ∂K/∂Ω: their product adds nothing.
+    """
+    pairs = [(mix, "ard") for mix in mixes] + [("mixed", metric) for metric in metrics if metric != "ard"]
+    return pytest.mark.parametrize(("mix", "metric"), pairs, ids=[f"{mix}-{metric}" for mix, metric in pairs])
 
 
 def make_model(metric: str, signal_variance=1.3, bias=0.4, noise_variance=0.2, fixed=()) -> Model:

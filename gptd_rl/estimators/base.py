@@ -22,7 +22,7 @@ from gptd_rl.estimators import checks, storage
 from gptd_rl.estimators.engines import Engine
 from gptd_rl.estimators.fitted import FittedModel, arrays_of, fitted_from
 from gptd_rl.estimators.params import Parameters
-from gptd_rl.estimators.sparse_engine import SparseOptions, make_engine, remake_engine
+from gptd_rl.estimators.sparse_engine import CANDIDATES_PER_POINT, SparseOptions, make_engine, remake_engine
 from gptd_rl.exceptions import InterruptedFitWarning, RelevanceWarning
 from gptd_rl.inference.model import Model
 from gptd_rl.inference.posterior import Evidence
@@ -194,6 +194,9 @@ class Estimator(Parameters):
         self._check_fitted()
         if inducing_points is not None and not is_count(inducing_points):
             raise ValueError(f"inducing_points must be a whole number of 1 or more; got {inducing_points!r}.")
+        options = self._sparse_options(inducing_points or self.subset_size)
+        if inducing_points is not None:
+            options = replace(options, n_candidates=CANDIDATES_PER_POINT * inducing_points)
         engine = remake_engine(
             self._subtract_mean(data, self.mean_, gamma, self.actions_),
             self.noise,
@@ -202,7 +205,7 @@ class Estimator(Parameters):
             inputs=self._columns,
             n_dims=self.data_.n_dims,
             method=self.method if inducing_points is None else "sparse",
-            options=self._sparse_options(inducing_points or self.subset_size),
+            options=options,
             gamma=gamma,
             executor=executor,
             actions=self.actions_,

@@ -11,14 +11,17 @@ from numpy.typing import ArrayLike, NDArray
 
 from gptd_rl.checks import is_count
 from gptd_rl.data.actions import Actions, ContinuousActions, DiscreteActions, as_int_actions
-from gptd_rl.data.state_actions import to_state_actions
+from gptd_rl.data.state_actions import recorded_actions, to_state_actions
 from gptd_rl.data.trajectories import Trajectories
+from gptd_rl.estimators import greedy
 from gptd_rl.estimators.base import Estimator
 from gptd_rl.estimators.fitted import FittedModel
 from gptd_rl.estimators.storage import storable
+from gptd_rl.inference.by_action import ActionPrior
 from gptd_rl.inference.sparse import SparseVariance
 from gptd_rl.kernels import Kernel
 from gptd_rl.sharding.sources import Sources
+from gptd_rl.sharding.summary import concatenate
 from gptd_rl.temporal.means import Mean
 from gptd_rl.temporal.targets import Noise
 from gptd_rl.threads import one_blas_thread
@@ -116,6 +119,7 @@ class GPTDQ(Estimator):
         n_actions: int | None = None,
         candidates: ArrayLike | None = None,
         action_correlation: float = 0.0,
+        noise_share: float = 3e-3,
         mean: Mean = None,
         noise: Noise = "stochastic",
         objective: str = "auto",
@@ -153,6 +157,7 @@ class GPTDQ(Estimator):
         self.n_actions = n_actions
         self.candidates = candidates
         self.action_correlation = action_correlation
+        self.noise_share = noise_share
 
     # ---------------------------------------------------------------------------------- fitting
 
@@ -199,8 +204,35 @@ class GPTDQ(Estimator):
         self._check_parameters()
         data = data if isinstance(data, Trajectories) else Sources.of(data, gamma)
         actions = self._find_actions(data)
+        if isinstance(policy, str):
+            return self._fit_greedy(data, actions, policy)
         pairs = _in_pairs(data, actions, policy)
         return self._fit(self._open(pairs, gamma, executor, actions), every=None, progress_bar=progress_bar)
+
+    def _fit_greedy(
+        self, data: Trajectories | Sources, actions: DiscreteActions | ContinuousActions, policy: str
+    ) -> Self:
+        """Fit the value of the greedy policy; see `greedy`."""
+        if policy != "greedy":
+            raise ValueError(f"policy must be 'greedy', a policy, or None; got {policy!r}.")
+        if not isinstance(actions, DiscreteActions):
+            raise ValueError("policy='greedy' needs discrete actions: give the index of the nearest candidate instead.")
+        before = self.greedy_ if self.warm_start and hasattr(self, "posterior_") else None
+        whole = data if isinstance(data, Trajectories) else concatenate(source.load() for source in data)
+        pairs = greedy.label_actions(whole, actions)
+        fit = greedy.fit_greedy(
+            pairs,
+            ActionPrior(actions.n, self.noise_share, self.action_correlation),
+            greedy.starting_kernel(self.kernel, before, pairs.states[:, :-1]),
+            n_inducing=self.subset_size,
+            start=None if before is None else before.posterior.mean_function,
+            rng=np.random.default_rng(self.random_state),
+        )
+        self._adopt_greedy(fit, pairs, actions)
+        return self
+
+    def _adopt_greedy(self, fit: greedy.GreedyFit, pairs: Trajectories, actions: DiscreteActions) -> None:
+        self.greedy_, self.posterior_, self.data_, self.actions_ = fit, fit.posterior, pairs, actions
 
     @one_blas_thread()
     def partial_fit(
@@ -265,7 +297,7 @@ class GPTDQ(Estimator):
             return DiscreteActions(self.n_actions, self.action_correlation)
         largest = -1
         for part in [data] if isinstance(data, Trajectories) else (source.load() for source in data):
-            actions = _logged(part)
+            actions = recorded_actions(part)
             if self.candidates is not None or actions.dtype.kind not in "iub":
                 if self.action_correlation:
                     raise ValueError("action_correlation is for discrete actions, and these are continuous.")
@@ -443,10 +475,3 @@ def _in_pairs(
             "logged. fit(data, policy=…) says what it would be."
         )
     return pairs
-
-
-def _logged(data: Any) -> NDArray[Any]:
-    """Actions that were taken, without the zeros behind each segment."""
-    if data.actions is None:
-        return np.zeros(0, dtype=np.int64)
-    return np.asarray(data.actions)[data.has_transition]

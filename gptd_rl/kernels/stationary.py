@@ -19,7 +19,8 @@ import numpy as np
 from gptd_rl.kernels.base import Pairs, check_variance, safe_log, unknown_names
 from gptd_rl.kernels.compose import Kernel
 from gptd_rl.kernels.constant import Constant
-from gptd_rl.kernels.metrics import Metric, build_metric, describe_metric
+from gptd_rl.kernels.metric import Metric
+from gptd_rl.kernels.metrics import build_metric, describe_metric
 from gptd_rl.kernels.registry import register
 from gptd_rl.kernels.scale import DataScale, Guess, ParameterSpace
 from gptd_rl.types import Array, BoolArray, IntArray
@@ -138,6 +139,23 @@ class Stationary(Kernel):
     def diagonal(self, states: Array) -> Array:
         """v₀ for each state, of shape (n_states,)."""
         return np.full(len(states), self.signal_variance)
+
+    def paired(self, states: Array, others: Array) -> Array:
+        """k between each state and the other of the same row, of shape (n_states,)."""
+        return self.signal_variance * self.profile(self._paired_exponent(states, others)[1])
+
+    def contract_paired(self, a: Array, states: Array, others: Array) -> Array:
+        """Σ_i a_i ∂k(x_i, x'_i)/∂θ, of shape (n_parameters,)."""
+        apart, exponent = self._paired_exponent(states, others)
+        b = self.signal_variance * a * self.slope(exponent.copy())
+        by_amplitude = self.signal_variance * float(a @ self.profile(exponent))
+        return np.append(by_amplitude, self.metric.pull_back(-0.5 * (apart.T * b) @ apart))
+
+    def _paired_exponent(self, states: Array, others: Array) -> tuple[Array, Array]:
+        """x − x' and −½d² of each row."""
+        apart = states[:, : self.n_dims] - others[:, : self.n_dims]
+        w = self.metric.whiten(apart)
+        return apart, -0.5 * (w * w).sum(axis=1)
 
     def contract_diagonal(self, a: Array, states: Array) -> Array:
         """Only v₀ changes the diagonal."""

@@ -23,6 +23,7 @@ from tests.helpers import (
     Reference,
     central_differences,
     dense_H,
+    every_mix_or_metric,
     first,
     make_model,
     naive_kernel,
@@ -37,8 +38,7 @@ NEW_STATES = np.random.default_rng(9).normal(size=(6, 3))
 
 every_mix = pytest.mark.parametrize("mix", MIXES)
 every_noise = pytest.mark.parametrize("noise", NOISES)
-# F depends on the mix, K on the metric.
-every_mix_or_metric = pytest.mark.parametrize(("mix", "metric"), vary_one(first("mixed", MIXES), first("ard", METRICS)))
+every_combination = every_mix_or_metric(MIXES, METRICS)
 # each visit by itself; repeated states, each visit by itself; repeated states, merged
 every_form = pytest.mark.parametrize(
     ("repeated", "merge"), [(False, True), (True, False), (True, True)], ids=["distinct", "unmerged", "merged"]
@@ -48,8 +48,8 @@ every_form = pytest.mark.parametrize(
 # Evidence
 
 
-@every_mix_or_metric
 @every_noise
+@every_combination
 @every_form
 def test_evidence(mix, metric, noise, repeated, merge):
     data = sample(MIXES[mix], seed=4, repeated=repeated, terminal_rewards=True)
@@ -189,8 +189,8 @@ def test_statistics_of_a_subset_of_regressors(mix):
 # The posterior
 
 
-@every_mix_or_metric
 @every_noise
+@every_combination
 @every_form
 def test_posterior(mix, metric, noise, repeated, merge):
     data = sample(MIXES[mix], seed=10, repeated=repeated, terminal_rewards=True)

@@ -34,6 +34,7 @@ from tests.helpers import (
     assert_gradient,
     assert_same,
     dense_H,
+    every_mix_or_metric,
     make_model,
     naive_kernel,
     naive_null_vectors,
@@ -47,6 +48,7 @@ GROUPS = {"visits": visit_groups, "episodes": episode_groups}
 
 every_mix = pytest.mark.parametrize("mix", ["terminated", "truncated", "mixed"])
 every_noise = pytest.mark.parametrize("noise", NOISES)
+every_combination = every_mix_or_metric(["terminated", "truncated", "mixed"], METRICS)
 every_metric = pytest.mark.parametrize("metric", METRICS)
 every_grouping = pytest.mark.parametrize("grouping", GROUPS)
 
@@ -54,9 +56,8 @@ every_grouping = pytest.mark.parametrize("grouping", GROUPS)
 # Gradients
 
 
-@every_metric
+@every_mix_or_metric(MIXES, METRICS)
 @every_noise
-@pytest.mark.parametrize("mix", MIXES)
 @pytest.mark.parametrize(
     ("repeated", "merge"), [(False, True), (True, False), (True, True)], ids=["distinct", "unmerged", "merged"]
 )
@@ -65,9 +66,8 @@ def test_gradient_of_the_evidence(metric, noise, mix, repeated, merge):
     assert_gradient(MarginalLikelihood(seen), make_model(metric))
 
 
-@every_metric
+@every_combination
 @every_noise
-@every_mix
 @pytest.mark.parametrize("repeated", [False, True], ids=["distinct", "repeated"])
 def test_gradient_of_the_thinned_evidence(metric, noise, mix, repeated):
     data = sample(MIXES[mix], seed=1, repeated=repeated)
@@ -76,9 +76,8 @@ def test_gradient_of_the_thinned_evidence(metric, noise, mix, repeated):
     )
 
 
-@every_metric
+@every_combination
 @every_noise
-@every_mix
 @pytest.mark.parametrize("repeated", [False, True], ids=["distinct", "repeated"])
 @every_grouping
 def test_gradient_of_leaving_out(metric, noise, mix, repeated, grouping):
