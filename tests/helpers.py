@@ -37,6 +37,23 @@ METRICS: dict[str, Callable[[], Any]] = {
 }
 
 
+def vary_one(*factors: Iterable[Any]) -> list[tuple[Any, ...]]:
+    """Cases in which at most one factor differs from its first value, for factors that do not interact.
+
+    A factor of tuples stands for several parameters that do.
+    """
+    values = [list(factor) for factor in factors]
+    cases = [[options[0] for options in values]]
+    for i, options in enumerate(values):
+        cases += [[*cases[0][:i], option, *cases[0][i + 1 :]] for option in options[1:]]
+    return [tuple(x for part in case for x in (part if isinstance(part, tuple) else (part,))) for case in cases]
+
+
+def first(name: str, names: Iterable[str]) -> list[str]:
+    """All names, `name` before the others."""
+    return [name, *(other for other in names if other != name)]
+
+
 def every_mix_or_metric(mixes: Iterable[str], metrics: Iterable[str]) -> pytest.MarkDecorator:
     """Every mix with the ARD metric, and every metric with the mixed segments.
 
@@ -216,6 +233,9 @@ class Reference:
             prior = self.model.kernel.diagonal(x[None])[0]
             out.append(prior - 2 * a @ k + a @ self.K @ a + td_errors**2 @ u**2)
         return np.array(out)
+
+    def interval_variance(self, states: np.ndarray) -> np.ndarray:
+        return np.maximum(self.martingale_variance(states), self.variance(states))
 
 
 def central_differences(f: Callable[[np.ndarray], float], x: np.ndarray, h: float = 1e-5) -> np.ndarray:

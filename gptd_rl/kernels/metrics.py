@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from gptd_rl.kernels.base import short
 from gptd_rl.kernels.metric import Metric
 from gptd_rl.kernels.scale import DataScale, ParameterSpace
 from gptd_rl.types import Array, IntArray
@@ -49,7 +50,7 @@ class _Spectrum:
         return np.diagonal(self.matrix).copy()
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Isotropic(_Spectrum):
     """Ω = h·I: every state variable counts alike.
 
@@ -66,6 +67,9 @@ class Isotropic(_Spectrum):
 
     def __post_init__(self) -> None:
         _refuse_negative(np.array([self.h]), "h")
+
+    def __repr__(self) -> str:
+        return f"Isotropic({short(self.h)}, n_dims={self.n_dims})"
 
     @property
     def matrix(self) -> Array:
@@ -127,7 +131,7 @@ class Isotropic(_Spectrum):
         return np.array([self.h * np.trace(gradient)])
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class ARD(_Spectrum):
     """Ω = diag(a₁ … a_D): automatic relevance determination, one inverse squared lengthscale per state variable.
 
@@ -143,6 +147,9 @@ class ARD(_Spectrum):
         values = np.array(a, dtype=np.float64).reshape(-1)
         _refuse_negative(values, "a")
         object.__setattr__(self, "a", values)
+
+    def __repr__(self) -> str:
+        return f"ARD({short(self.a)})"
 
     @property
     def n_dims(self) -> int:
@@ -208,7 +215,7 @@ class ARD(_Spectrum):
         return self.a * np.diag(gradient)
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class FactorAnalysis(_Spectrum):
     """Ω = M Mᵀ + diag(a): relevant *directions*, linear combinations of state variables.
 
@@ -234,6 +241,9 @@ class FactorAnalysis(_Spectrum):
             raise ValueError(f"loadings must be finite; got {columns}.")
         object.__setattr__(self, "a", values)
         object.__setattr__(self, "loadings", columns)
+
+    def __repr__(self) -> str:
+        return f"FactorAnalysis({short(self.a)}, {short(self.loadings)})"
 
     @property
     def n_dims(self) -> int:

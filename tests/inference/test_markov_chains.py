@@ -7,7 +7,7 @@ import pytest
 from numpy.testing import assert_allclose
 
 from gptd_rl.data.trajectories import Trajectories
-from gptd_rl.inference.exact import Posterior
+from gptd_rl.inference.exact import ExactPosterior
 from gptd_rl.inference.model import Model
 from gptd_rl.kernels import paper_kernel
 from gptd_rl.kernels.metrics import Isotropic
@@ -27,7 +27,7 @@ merged_or_not = pytest.mark.parametrize("merge", [True, False], ids=["merged", "
 def posterior(episodes, noise, *, merge=True, gamma=GAMMA, relevance=0.1, prior=100.0, noise_variance=TINY):
     data = Trajectories.from_episodes(episodes, gamma=gamma)
     model = Model(paper_kernel(Isotropic(relevance, data.n_dims), prior, prior), noise_variance)
-    return Posterior.condition(model, build_targets(data, noise, merge=merge))
+    return ExactPosterior.condition(model, build_targets(data, noise, merge=merge))
 
 
 def walk(*states, terminated=False):
@@ -40,7 +40,7 @@ def test_posterior_of_terminated_corridor(noise):
     found = posterior([walk(0, 1, 2, 3, 4, 5, terminated=True)], noise)
     assert_allclose(found.mean(CORRIDOR), CORRIDOR_VALUES, atol=1e-3)
     assert (np.sqrt(found.variance(CORRIDOR)) < 1e-3).all()
-    assert (np.sqrt(found.martingale_variance(CORRIDOR)) < 1e-2).all()
+    assert (np.sqrt(found.interval_variance(CORRIDOR)) < 1e-2).all()
 
 
 @every_noise
@@ -135,7 +135,7 @@ def test_posterior_mean_without_generalisation_is_monte_carlo(merge):
             following = reward + GAMMA * following
             visits[state].append(following)
     data = Trajectories.from_episodes(episodes, gamma=GAMMA)
-    found = Posterior.condition(SHY, build_targets(data, "stochastic", merge=merge))
+    found = ExactPosterior.condition(SHY, build_targets(data, "stochastic", merge=merge))
     counts = np.array([len(v) for v in visits])
     assert_allclose(found.mean(APART), [np.sum(v) for v in visits] / (counts + 1e-4), rtol=1e-8, atol=1e-9)
     assert_allclose(found.variance(APART), 0.01 / (counts + 1e-4), rtol=1e-8)
@@ -158,7 +158,7 @@ def test_posterior_mean_with_deterministic_noise_minimises_bellman_residuals(mer
     R = np.array(rows)
     normal = R.T @ R + 1e-4 * np.eye(4)
     data = Trajectories.from_episodes(episodes, gamma=GAMMA)
-    found = Posterior.condition(SHY, build_targets(data, "deterministic", merge=merge))
+    found = ExactPosterior.condition(SHY, build_targets(data, "deterministic", merge=merge))
     assert_allclose(found.mean(APART), np.linalg.solve(normal, R.T @ right), rtol=1e-8, atol=1e-9)
     assert_allclose(found.variance(APART), 0.01 * np.diag(np.linalg.inv(normal)), rtol=1e-8)
 
@@ -182,5 +182,5 @@ def test_posterior_of_a_stochastic_chain():
     assert_allclose(found.mean(CORRIDOR), values, atol=0.02)
     # The noise of returns is shared along an episode: the interval that knows it is the wider one.
     inner = CORRIDOR[1:5]
-    assert found.martingale_variance(inner).mean() > 2 * found.variance(inner).mean()
-    assert (np.abs(found.mean(inner) - values[1:5]) < 3 * np.sqrt(found.martingale_variance(inner))).all()
+    assert found.interval_variance(inner).mean() > 2 * found.variance(inner).mean()
+    assert (np.abs(found.mean(inner) - values[1:5]) < 3 * np.sqrt(found.interval_variance(inner))).all()
