@@ -29,7 +29,7 @@ from gptd_rl.inference.posterior import Evidence
 from gptd_rl.inference.sparse import SparseVariance
 from gptd_rl.kernels import ActionDelta, Kernel
 from gptd_rl.kernels import registry as kernel_registry
-from gptd_rl.progress import watch
+from gptd_rl.progress import fit_progress
 from gptd_rl.selection import thinning
 from gptd_rl.selection.scales import measure_scale
 from gptd_rl.selection.thinning import ThinningResult
@@ -127,7 +127,7 @@ class Estimator(Parameters):
         """Select a model for the data of `engine`; `every` is the thinning, chosen by the objective if None."""
         kernel = self.kernel if kernel is None else kernel
         results: list[ThinningResult] = []
-        with watch(progress_bar) as progress, engine.reporting_to(progress):
+        with fit_progress(progress_bar) as progress, engine.reporting_to(progress):
             options = self._search_options(engine.actions, None if progress is None else progress.evaluated)
             if every is None:
                 every, start, results = self._choose_thinning(engine.contiguous_sample, kernel, options)
@@ -137,7 +137,7 @@ class Estimator(Parameters):
             comparison = compare(kernel, engine.selection_problem(name, every), options)
             if comparison.interrupted:
                 warnings.warn("interrupted: this is the best model found so far.", InterruptedFitWarning, stacklevel=4)
-            self.mean_: Mean = self.mean
+            self.mean_ = self.mean
             self._adopt(engine, comparison.best.model, every)
         self.comparison_, self.thinning_trials_ = comparison, results
         return self
@@ -318,6 +318,7 @@ class Estimator(Parameters):
         return pruned
 
     pruning_: Pruning
+    mean_: Mean = None
 
     # ---------------------------------------------------------------------------------- predictions
 

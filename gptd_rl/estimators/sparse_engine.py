@@ -21,7 +21,7 @@ from gptd_rl.inference.posterior import Evidence
 from gptd_rl.inference.sparse import Solution, SparsePosterior, SparseVariance
 from gptd_rl.inference.statistics import Statistics, noise_moments, statistics
 from gptd_rl.kernels import DataScale
-from gptd_rl.progress import Watch
+from gptd_rl.progress import FitProgress
 from gptd_rl.selection import objectives
 from gptd_rl.selection.bound import Bound, FixedBound
 from gptd_rl.selection.objectives import Prior
@@ -140,7 +140,7 @@ class SparseEngine:
         return Bound(parts, self.selector, round(self.summary.n_rows / every))
 
     @contextmanager
-    def reporting_to(self, watch: Watch | None) -> Iterator[None]:
+    def reporting_to(self, watch: FitProgress | None) -> Iterator[None]:
         """Inside this context, `watch` is told of passes over all of the data."""
         if watch is not None:
             self.dataset.backend.on_shard = lambda done, n_shards: watch.passed(done, n_shards, self.summary.n_rows)
