@@ -74,8 +74,8 @@ class Engine(Protocol):
         """The objective called `name`, with thinning `every`."""
         ...
 
-    def reporting_to(self, watch: FitProgress | None) -> AbstractContextManager[None]:
-        """Inside this context, `watch` is told of passes over the data."""
+    def reporting_to(self, progress: FitProgress | None) -> AbstractContextManager[None]:
+        """Inside this context, `progress` receives the passes over the data."""
         ...
 
     def condition(self, model: Model, every: int) -> Any:
@@ -141,7 +141,7 @@ class ExactEngine:
         check_memory(self.contiguous_sample, self.noise, copies=5 if name != "thinned" else 1)
         return SelectionProblem.of(self.contiguous_sample, self.noise, name, every, self.scale)
 
-    def reporting_to(self, watch: FitProgress | None) -> AbstractContextManager[None]:
+    def reporting_to(self, progress: FitProgress | None) -> AbstractContextManager[None]:
         """There are no passes to tell of."""
         return nullcontext()
 

@@ -140,10 +140,10 @@ class SparseEngine:
         return Bound(parts, self.selector, round(self.summary.n_rows / every))
 
     @contextmanager
-    def reporting_to(self, watch: FitProgress | None) -> Iterator[None]:
-        """Inside this context, `watch` is told of passes over all of the data."""
-        if watch is not None:
-            self.dataset.backend.on_shard = lambda done, n_shards: watch.passed(done, n_shards, self.summary.n_rows)
+    def reporting_to(self, progress: FitProgress | None) -> Iterator[None]:
+        """Inside this context, `progress` receives the passes over all of the data."""
+        if progress is not None:
+            self.dataset.backend.on_shard = lambda done, n_shards: progress.passed(done, n_shards, self.summary.n_rows)
         try:
             yield
         finally:
