@@ -17,7 +17,7 @@ from typing import Any, ClassVar, Self
 import numpy as np
 
 from gptd_rl.kernels.base import Pairs, check_variance, describe_fixed, safe_log, short, unknown_names
-from gptd_rl.kernels.compose import Kernel
+from gptd_rl.kernels.compose import Kernel, Sum
 from gptd_rl.kernels.constant import Constant
 from gptd_rl.kernels.metric import Metric
 from gptd_rl.kernels.metrics import build_metric, describe_metric
@@ -322,7 +322,7 @@ class MultiScale(Stationary):
         return ParameterSpace(lower, upper, space.unit, np.full(len(narrow), np.nan))
 
 
-def paper_kernel(metric: Metric, signal_variance: float = 1.0, bias: float = 1.0, fixed: Iterable[str] = ()) -> Kernel:
+def paper_kernel(metric: Metric, signal_variance: float = 1.0, bias: float = 1.0, fixed: Iterable[str] = ()) -> Sum:
     """The paper's covariance k(x, x') = v₀·exp(−½d²_Ω) + b (eq. 3.3).
 
     Parameters

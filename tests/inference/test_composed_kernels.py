@@ -29,7 +29,7 @@ from gptd_rl.kernels import (
 )
 from gptd_rl.temporal.shards import Shard
 from gptd_rl.temporal.targets import build_targets, distinct
-from tests.helpers import NOISES, assert_gradient, make_model, sample
+from tests.helpers import NOISES, assert_gradient, dense_H, make_model, sample
 
 V = SquaredExponential(ARD([0.3, 0.6, 1.1]), 1.3)
 A = Matern52(Isotropic(0.7, 3), 0.8)
@@ -100,7 +100,7 @@ def test_gradient_of_the_sparse_bound(kernel, noise):
 @every_noise
 def test_exact_posterior_is_the_dense_formula(kernel, noise):
     data, model = data_for(kernel), Model(kernel, 0.2)
-    H = exact.build_targets(data, noise).H.sparse().toarray()
+    H = dense_H(data)
     Q = H @ kernel(data.states) @ H.T + 0.2 * (H @ H.T if noise == "stochastic" else np.eye(len(H)))
     new = data_for(kernel, seed=1).states
     k = H @ kernel(data.states, new)

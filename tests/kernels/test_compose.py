@@ -50,13 +50,13 @@ KERNELS: dict[str, Kernel] = {
 
 
 class TestCompositions(KernelChecks):
-    @pytest.fixture(params=KERNELS.values(), ids=KERNELS.keys())
+    @pytest.fixture(params=KERNELS)
     def kernel(self, request) -> Kernel:
-        return request.param
+        return KERNELS[request.param]
 
 
 def test_sums_and_products_are_dissolved():
-    assert len((SE + (ROUGH + LEVEL)).parts) == 3  # type: ignore[operator]
+    assert len((SE + (ROUGH + LEVEL)).parts) == 3
     assert len(((SE * ROUGH) * LEVEL).parts) == 3
     assert [type(part) for part in ((SE + LEVEL) * DELTA).parts] == [Sum, ActionDelta]
     assert [type(part) for part in (SE * ROUGH + LEVEL).parts] == [Product, Constant]
@@ -157,9 +157,13 @@ BAD = {
         ValueError,
         "kernels of different widths cannot be combined: got [2, 3] dimensions.",
     ),
-    "a number added": (lambda: SE + 3, TypeError, "unsupported operand type(s) for +: 'SquaredExponential' and 'int'"),
+    "a number added": (
+        lambda: SE + 3,  # type: ignore[operator]
+        TypeError,
+        "unsupported operand type(s) for +: 'SquaredExponential' and 'int'",
+    ),
     "a number multiplied": (
-        lambda: SE * 3.0,
+        lambda: SE * 3.0,  # type: ignore[operator]
         TypeError,
         "unsupported operand type(s) for *: 'SquaredExponential' and 'float'",
     ),

@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 from numpy.testing import assert_array_equal
 
-from gptd_rl.kernels import ActionDelta, Constant
+from gptd_rl.kernels import ActionDelta, Constant, Kernel
 from tests.kernels.checks import KernelChecks
 
-KERNELS = {
+KERNELS: dict[str, Kernel] = {
     "constant": Constant(0.4),
     "independent actions": ActionDelta(3),
     "correlated actions": ActionDelta(3, 0.5),
@@ -17,9 +17,9 @@ KERNELS = {
 
 
 class TestFiniteRank(KernelChecks):
-    @pytest.fixture(params=KERNELS.values(), ids=KERNELS.keys())
+    @pytest.fixture(params=KERNELS)
     def kernel(self, request):
-        return request.param
+        return KERNELS[request.param]
 
 
 def test_constant_by_hand():

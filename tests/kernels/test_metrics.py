@@ -193,7 +193,7 @@ def test_describe_and_build(metric):
     again = build_metric(describe_metric(metric))
     assert type(again) is type(metric)
     assert_allclose(again.matrix, metric.matrix, rtol=1e-15)
-    assert_array_equal(build_metric(describe_metric(ARD([0.0, 2.0]))).a, [0.0, 2.0])
+    assert_array_equal(build_metric(describe_metric(ARD([0.0, 2.0]))).relevances, [0.0, 2.0])
 
 
 def test_describe_refuses_other_classes_in_one_line():
@@ -202,7 +202,7 @@ def test_describe_refuses_other_classes_in_one_line():
 
     message = r"^metric class Mine is not one of Isotropic, ARD, FactorAnalysis, so it cannot be saved\.$"
     with pytest.raises(TypeError, match=message):
-        describe_metric(Mine([1.0]))
+        describe_metric(Mine([1.0]))  # type: ignore[arg-type]
 
 
 def test_repr_is_short():
