@@ -114,9 +114,11 @@ class Stationary(Kernel):
         return ParameterSpace.log(1e-4 * variance, 1e4 * variance) + self.metric.space(scale)
 
     def initial(self, scale: DataScale, guess: Guess, rng: np.random.Generator) -> Self:
-        """Guess v₀ and the metric."""
+        """Guess v₀ and the metric, within the bounds."""
         metric = self.metric.initial(scale, guess.relevance, rng)
-        return replace(self, metric=metric, signal_variance=guess.signal_variance)
+        first = replace(self, metric=metric, signal_variance=guess.signal_variance)
+        space = self.space(scale)
+        return first.with_theta(np.clip(first.theta, space.lower, space.upper))
 
     def roughness(self, scale: DataScale) -> tuple[float, Array]:
         """½ Σ_ν std_ν² Ω_νν, and its gradient."""
