@@ -20,10 +20,10 @@ from gptd_rl.inference.exact import ExactPosterior
 from gptd_rl.inference.model import Model
 from gptd_rl.inference.posterior import Evidence
 from gptd_rl.kernels import DataScale
+from gptd_rl.memory import available_bytes
 from gptd_rl.progress import Watch
 from gptd_rl.selection.scales import measure_scale
 from gptd_rl.selection.search import SelectionProblem
-from gptd_rl.sharding.dataset import available_bytes
 from gptd_rl.sharding.sources import Sources
 from gptd_rl.temporal.targets import Noise, Targets, build_targets, distinct
 from gptd_rl.types import Array, DataLike, IntArray

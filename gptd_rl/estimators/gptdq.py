@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from functools import partial
-from typing import Any, Literal, Self, TypeVar, overload
+from typing import Any, Literal, Self, overload
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
 from gptd_rl.checks import is_count
-from gptd_rl.data.actions import Actions, ContinuousActions, DiscreteActions, as_int_actions
-from gptd_rl.data.state_actions import to_state_actions
+from gptd_rl.data.actions import Actions, ContinuousActions, DiscreteActions
 from gptd_rl.data.trajectories import Trajectories
-from gptd_rl.estimators.base import Estimator
+from gptd_rl.estimators import pairs
+from gptd_rl.estimators.action_values import ActionValues
 from gptd_rl.estimators.fitted import FittedModel
 from gptd_rl.estimators.storage import storable
 from gptd_rl.inference.sparse import SparseVariance
@@ -24,17 +22,9 @@ from gptd_rl.temporal.targets import Noise
 from gptd_rl.threads import one_blas_thread
 from gptd_rl.types import Array, DataLike
 
-F = TypeVar("F", bound=Callable[..., Any])
-
-
-def _batched(method: F) -> F:
-    """Mark a method as a policy of many states at a time, for `collect` and for `fit(data, policy=…)`."""
-    method.batched = True  # type: ignore[attr-defined]
-    return method
-
 
 @storable
-class GPTDQ(Estimator):
+class GPTDQ(ActionValues):
     """Gaussian-process temporal-difference learning of Q, the value of actions, which selects its own kernel.
 
     Q is to pairs of a state and an action what V is to states, so everything is as in `GPTD`, with the covariance
@@ -198,9 +188,9 @@ class GPTDQ(Estimator):
         """
         self._check_parameters()
         data = data if isinstance(data, Trajectories) else Sources.of(data, gamma)
-        actions = self._find_actions(data)
-        pairs = _in_pairs(data, actions, policy)
-        return self._fit(self._open(pairs, gamma, executor, actions), every=None, progress_bar=progress_bar)
+        actions = pairs.find_actions(data, self.n_actions, self.candidates, self.action_correlation)
+        engine = self._open(_in_pairs(data, actions, policy), gamma, executor, actions)
+        return self._fit(engine, every=None, progress_bar=progress_bar)
 
     @one_blas_thread()
     def partial_fit(
@@ -217,8 +207,7 @@ class GPTDQ(Estimator):
         """
         if not hasattr(self, "posterior_"):
             return self.fit(data, policy=policy, gamma=gamma, executor=executor)
-        pairs = _in_pairs(data, self._space, policy, gamma)
-        return self._add(pairs, gamma, executor)
+        return self._add(_in_pairs(data, self._space, policy, gamma), gamma, executor)
 
     def condition(
         self,
@@ -242,36 +231,21 @@ class GPTDQ(Estimator):
         -------
         GPTDQ
         """
-        pairs = _in_pairs(data, self._space, policy, gamma)
-        return self._condition(pairs, gamma, executor, inducing_points)
+        return self._condition(_in_pairs(data, self._space, policy, gamma), gamma, executor, inducing_points)
 
     def _mean_of_rows(self, mean: Mean, actions: Actions) -> Mean:
         if not callable(mean):
             return mean
         assert isinstance(actions, DiscreteActions | ContinuousActions)
 
-        def of_pairs(pairs: Array) -> ArrayLike:
-            n = pairs.shape[1] - actions.n_columns
-            return mean(pairs[:, :n], actions.decode(pairs[:, n:]))
+        def of_pairs(rows: Array) -> ArrayLike:
+            n = rows.shape[1] - actions.n_columns
+            return mean(rows[:, :n], actions.decode(rows[:, n:]))
 
         return of_pairs
 
     def _n_terminal(self, actions: Actions) -> int:
         return actions.n if isinstance(actions, DiscreteActions) else 1
-
-    def _find_actions(self, data: Trajectories | Sources) -> DiscreteActions | ContinuousActions:
-        """What the actions in the data are: discrete or continuous, and which."""
-        if self.n_actions is not None:
-            return DiscreteActions(self.n_actions, self.action_correlation)
-        largest = -1
-        for part in [data] if isinstance(data, Trajectories) else (source.load() for source in data):
-            actions = _logged(part)
-            if self.candidates is not None or actions.dtype.kind not in "iub":
-                if self.action_correlation:
-                    raise ValueError("action_correlation is for discrete actions, and these are continuous.")
-                return ContinuousActions(actions.shape[1:])
-            largest = max(largest, int(as_int_actions(actions).max(initial=-1)))
-        return DiscreteActions(largest + 1, self.action_correlation)
 
     def _set(self, fitted: FittedModel) -> None:
         super()._set(fitted)
@@ -321,79 +295,7 @@ class GPTDQ(Estimator):
         """
         return self._interval(self._check_pairs(states, actions), level)
 
-    @overload
-    def q_values(self, states: ArrayLike, return_std: Literal[False] = ...) -> Array: ...
-
-    @overload
-    def q_values(self, states: ArrayLike, return_std: Literal[True]) -> tuple[Array, Array]: ...
-
-    @one_blas_thread()
-    def q_values(self, states: ArrayLike, return_std: bool = False) -> Array | tuple[Array, Array]:
-        """Posterior mean of Q for every action, or for every one of the `candidates`.
-
-        Parameters
-        ----------
-        states : array-like of shape (m, n_dims)
-        return_std : bool
-
-        Returns
-        -------
-        mean : ndarray of shape (m, n_actions)
-        std : ndarray of shape (m, n_actions)
-            Only if `return_std`.
-        """
-        pairs, shape = self._all_pairs(states)
-        answer = self._moments(pairs, return_std)
-        if isinstance(answer, tuple):
-            return answer[0].reshape(shape), answer[1].reshape(shape)
-        return answer.reshape(shape)
-
-    @_batched
-    def greedy_actions(self, states: ArrayLike) -> NDArray[Any]:
-        """The action with the largest posterior mean of Q in each state, the first of several.
-
-        This method is a policy: ``collect(env, q.greedy_actions, …)``, ``fit(data, policy=q.greedy_actions)``.
-
-        Parameters
-        ----------
-        states : array-like of shape (m, n_dims)
-
-        Returns
-        -------
-        actions : ndarray of shape (m, ...)
-            Numbers of discrete actions; else the best of the `candidates`.
-        """
-        best = self.q_values(states).argmax(axis=1)
-        return self._space.decode(self._choices()[best])
-
-    @one_blas_thread()
-    def sample(self, states: ArrayLike, n: int = 1, seed: int | np.random.Generator | None = None) -> Array:
-        """Joint posterior samples of Q over all these states and all actions.
-
-        Acting greedily in one sample at a time is Thompson sampling.
-
-        Parameters
-        ----------
-        states : array-like of shape (m, n_dims)
-        n : int
-            Number of samples.
-        seed : int or Generator, optional
-
-        Returns
-        -------
-        values : ndarray of shape (n, m, n_actions)
-        """
-        pairs, shape = self._all_pairs(states)
-        values = self._sample(pairs, n, seed, f"{shape[0]} states and {shape[1]} actions")
-        return values.reshape(n, *shape)
-
     # ---------------------------------------------------------------------------------- checking
-
-    @property
-    def _space(self) -> DiscreteActions | ContinuousActions:
-        self._check_fitted()
-        assert isinstance(self.actions_, DiscreteActions | ContinuousActions)
-        return self.actions_
 
     def _check_parameters(self) -> None:
         super()._check_parameters()
@@ -411,42 +313,9 @@ class GPTDQ(Estimator):
             raise ValueError(f"expected one action for each of {len(x)} states; got {len(columns)}.")
         return np.column_stack([x, columns])
 
-    def _all_pairs(self, states: ArrayLike) -> tuple[Array, tuple[int, int]]:
-        """Each state with every action, of shape (m · n_actions, …), and (m, n_actions)."""
-        x, choices = self._check_states(states), self._choices()
-        pairs = np.column_stack([np.repeat(x, len(choices), axis=0), np.tile(choices, (len(x), 1))])
-        return pairs, (len(x), len(choices))
-
-    def _choices(self) -> Array:
-        """The actions to choose from, of shape (n_actions, n_columns)."""
-        space = self._space
-        if isinstance(space, DiscreteActions):
-            return np.arange(float(space.n))[:, None]
-        if self.candidates is None:
-            raise ValueError(
-                "actions are continuous: GPTDQ(candidates=[…]) or set_params(candidates=[…]) says which to choose from."
-            )
-        return space.encode(self.candidates)
-
 
 def _in_pairs(
     data: DataLike, actions: DiscreteActions | ContinuousActions, policy: Any, gamma: float | None = None
 ) -> Trajectories | Sources:
-    """Trajectories of pairs; made once, because a stochastic policy would answer differently next time."""
-    policy = policy.greedy_actions if isinstance(policy, GPTDQ) else policy
-    change = partial(to_state_actions, actions=actions, policy=policy)
-    pairs: Trajectories | Sources | None
-    pairs = change(data) if isinstance(data, Trajectories) else Sources.of(data, gamma).map(change)
-    if pairs is None:
-        raise ValueError(
-            "no transition is left: a truncated segment needs two of them, since the action in its last state was not "
-            "logged. fit(data, policy=…) says what it would be."
-        )
-    return pairs
-
-
-def _logged(data: Any) -> NDArray[Any]:
-    """Actions that were taken, without the zeros behind each segment."""
-    if data.actions is None:
-        return np.zeros(0, dtype=np.int64)
-    return np.asarray(data.actions)[data.has_transition]
+    """Trajectories of pairs under `policy`; another GPTDQ stands for its greedy policy."""
+    return pairs.to_pairs(data, actions, policy.greedy_actions if isinstance(policy, GPTDQ) else policy, gamma)
