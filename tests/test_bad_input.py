@@ -11,7 +11,7 @@ import gptd_rl.estimators.gptd
 from gptd_rl import ARD, GPTD, FactorAnalysis, Isotropic, Trajectories
 from gptd_rl.exceptions import NotFittedError
 from gptd_rl.kernels import paper_kernel
-from gptd_rl.sharding.dataset import available_bytes
+from gptd_rl.memory import available_bytes
 from tests.helpers import MIXES, sample
 from tests.mdps import Gridworld, Spiral
 
@@ -129,7 +129,7 @@ def test_short_memory_makes_auto_sparse(monkeypatch):
     data = sample([(20, False)] * 5, n_dims=2)
     monkeypatch.setattr(gptd_rl.estimators.engines, "available_bytes", lambda: 8 * 100**2)
     v = GPTD("isotropic", objective="marginal_likelihood", n_restarts=0).fit(data)
-    assert v.method_ == "sparse" and v.subset_ is not None and np.isfinite(v.predict(data.states)).all()
+    assert v.method_ == "sparse" and v.inducing_points_ is not None and np.isfinite(v.predict(data.states)).all()
 
 
 def test_an_unknown_amount_of_memory_is_enough(monkeypatch):

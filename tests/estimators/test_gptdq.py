@@ -529,7 +529,7 @@ def test_gradient_of_the_bound(noise, rho, bias):
         subset_size=12,
         objective="marginal_likelihood",
     ).fit(data, policy=towards)
-    assert not q.exact_ and q.subset_ is not None and q.subset_.shape == (12, 3)
+    assert not q.exact_ and q.inducing_points_ is not None and q.inducing_points_.shape == (12, 3)
     free = np.isfinite(q.theta_)
     bound, gradient = q.log_marginal_likelihood(eval_gradient=True)
 

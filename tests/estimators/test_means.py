@@ -209,9 +209,9 @@ def test_condition_on_the_same_data_predicts_the_same(method: str, mean: Any) ->
         assert_allclose(mine, theirs, rtol=1e-8)
     assert_allclose(w.confidence_interval(STATES), v.confidence_interval(STATES), rtol=1e-8)
     assert_allclose(w.log_marginal_likelihood(), v.log_marginal_likelihood(), rtol=1e-9)
-    if v.subset_ is not None:
-        assert w.subset_ is not None
-        assert_array_equal(np.sort(w.subset_, axis=0), np.sort(v.subset_, axis=0))
+    if v.inducing_points_ is not None:
+        assert w.inducing_points_ is not None
+        assert_array_equal(np.sort(w.inducing_points_, axis=0), np.sort(v.inducing_points_, axis=0))
 
 
 @pytest.mark.parametrize("method", ["exact", "sparse"])
@@ -250,12 +250,12 @@ def test_condition_with_inducing_points_is_close_to_exact() -> None:
     v = held().fit(data)
     w = v.condition(data, inducing_points=100)
     assert w.method_ == "sparse"
-    assert w.subset_ is not None
-    assert 30 < len(w.subset_) <= 100  # more than subset_size
+    assert w.inducing_points_ is not None
+    assert 30 < len(w.inducing_points_) <= 100  # more than subset_size
     assert np.abs(w.predict(STATES) - v.predict(STATES)).max() < 0.2 * v.predict(STATES).std()
     again = w.condition(data[:10])
-    assert again.subset_ is not None
-    assert_array_equal(again.subset_, w.subset_)
+    assert again.inducing_points_ is not None
+    assert_array_equal(again.inducing_points_, w.inducing_points_)
 
 
 def test_condition_of_a_loaded_sparse_model(tmp_path: Any) -> None:

@@ -15,7 +15,7 @@ from gptd_rl.estimators import online
 from gptd_rl.estimators.gptd import GPTD
 from gptd_rl.estimators.online import OnlineGPTD, Transition
 from gptd_rl.exceptions import NotFittedError
-from gptd_rl.inference.inducing import linearly_independent
+from gptd_rl.inference.inducing import incomplete_cholesky
 from gptd_rl.inference.model import Model
 from gptd_rl.inference.sparse import Basis, Posterior, Solution, statistics
 from gptd_rl.kernels import paper_kernel
@@ -174,7 +174,7 @@ def test_dictionary_is_that_of_the_linear_dependence_test():
     data = sample([(50, False), (30, True)])
     v = make(tolerance=0.1).update(data)
     unit = paper_kernel(MODEL.kernel.metric, 1.0, 0.0)
-    taken = linearly_independent(unit, data.states, tolerance=0.1)
+    taken = incomplete_cholesky(unit, data.states, tolerance=0.1)
     assert 5 < len(taken) < len(data)
     assert_array_equal(v.dictionary_, data.states[taken])
 

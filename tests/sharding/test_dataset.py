@@ -32,7 +32,8 @@ from gptd_rl.estimators import engines as problems
 from gptd_rl.inference import sparse
 from gptd_rl.selection import bound
 from gptd_rl.sharding import sources as shard_sources
-from gptd_rl.sharding.dataset import ATTEMPTS, Cache, Dask, ShardedDataset, ShardSpec, Threads, make_backend
+from gptd_rl.sharding.backends import ATTEMPTS, Cache, Dask, ShardSpec, Threads, make_backend
+from gptd_rl.sharding.dataset import ShardedDataset
 from gptd_rl.sharding.sources import Episodes, File, Sources
 from gptd_rl.temporal.shards import Shard
 from tests.helpers import MIXES, NOISES, assert_same, sample
@@ -76,7 +77,7 @@ def answers(v: GPTD) -> dict[str, Any]:
     lower, upper = v.confidence_interval(X)
     return dict(
         theta=v.theta_,
-        subset=v.subset_,
+        subset=v.inducing_points_,
         evidence=[v.log_marginal_likelihood_, v.complexity_, v.data_fit_],
         mean=mean,
         std=std,
@@ -753,7 +754,7 @@ def test_shards_that_thinning_empties_do_not_matter():
 def test_hands_do_not_matter_where_samples_are_taken(pool, monkeypatch):
     """Data so large that the search goes by samples on its way to all of them."""
     monkeypatch.setattr(problems, "SAMPLE_SIZE", 50)
-    monkeypatch.setattr(problems, "EXCERPT_SIZE", 40)
+    monkeypatch.setattr(problems, "CONTIGUOUS_SIZE", 40)
     monkeypatch.setattr(problems, "N_CANDIDATES", 40)
     v = quick().fit(PARTS)
     assert len(v.data_) < 0.5 * len(DATA)
