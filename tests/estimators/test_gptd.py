@@ -9,10 +9,9 @@ import pytest
 from numpy.testing import assert_allclose, assert_array_equal
 
 import gptd_rl
-import gptd_rl.selection.search
 from gptd_rl import ARD, GPTD, FactorAnalysis, Isotropic, SquaredExponential, Trajectories
 from gptd_rl.kernels import paper_kernel
-from gptd_rl.selection.search import first_guesses
+from gptd_rl.selection.variants import SearchOptions
 from tests.helpers import METRICS, MIXES, NOISES, Reference, central_differences, make_model, sample
 from tests.mdps import Garnet, Gridworld, Spiral, Walk, rmse
 
@@ -321,12 +320,15 @@ def test_repr_leaves_out_what_equals_the_default():
     assert repr(GPTD(noise_floor=float("1e-6"))) == "GPTD()"
 
 
-def bad_guess(kind, scales, rank, rng, n):
-    """One start from which the search ends on the plateau where every state is on its own."""
-    (good, *_) = first_guesses(kind, scales, rank, rng, 0)
+GUESSES = SearchOptions.guesses
+
+
+def bad_guess(self, kernel, scale):
+    """One start from which the search ends on the plateau where every state is on its own, and that of a warm start."""
+    good, *others = GUESSES(self, kernel, scale)
     theta = good.theta
     theta[3:] = np.log(1e3)
-    return [good.with_theta(theta)]
+    return [good.with_theta(theta), *others[2 + self.n_restarts :]]
 
 
 def test_warm_start_starts_from_the_last_fit(grid, monkeypatch):
@@ -334,7 +336,7 @@ def test_warm_start_starts_from_the_last_fit(grid, monkeypatch):
     warm, cold = GPTD("isotropic", warm_start=True, **options), GPTD("isotropic", **options)
     good = warm.fit(grid).log_marginal_likelihood_
     assert cold.fit(grid).log_marginal_likelihood_ == pytest.approx(good)
-    monkeypatch.setattr(gptd_rl.selection.search, "first_guesses", bad_guess)
+    monkeypatch.setattr(SearchOptions, "guesses", bad_guess)
     assert cold.fit(grid).log_marginal_likelihood_ < good - 10.0, "the bad start is bad"
     assert warm.fit(grid).log_marginal_likelihood_ > good - 0.05
     fresh = GPTD("isotropic", warm_start=True, **options).fit(grid)
@@ -413,7 +415,7 @@ def test_a_model_with_nothing_free_is_conditioned_as_it_is(grid):
 
 
 def test_a_kernel_object_starts_the_search(grid, monkeypatch):
-    monkeypatch.setattr(gptd_rl.selection.search, "first_guesses", bad_guess)
+    monkeypatch.setattr(SearchOptions, "guesses", bad_guess)
     options: dict[str, Any] = dict(objective="marginal_likelihood", n_restarts=0)
     lost = GPTD("isotropic", **options).fit(grid)
     found = GPTD(paper_kernel(Isotropic(0.5, 2), 2.0, 10.0), **options).fit(grid)

@@ -28,7 +28,7 @@ from numpy.testing import assert_allclose, assert_array_equal
 from gptd_rl import GPTD, Trajectories
 from gptd_rl.data import files as archive
 from gptd_rl.data.resampling import split_into_shards
-from gptd_rl.estimators import engines as problems
+from gptd_rl.estimators import sparse_engine
 from gptd_rl.inference import sparse
 from gptd_rl.selection import bound
 from gptd_rl.sharding import sources as shard_sources
@@ -753,9 +753,9 @@ def test_shards_that_thinning_empties_do_not_matter():
 
 def test_hands_do_not_matter_where_samples_are_taken(pool, monkeypatch):
     """Data so large that the search goes by samples on its way to all of them."""
-    monkeypatch.setattr(problems, "SAMPLE_SIZE", 50)
-    monkeypatch.setattr(problems, "CONTIGUOUS_SIZE", 40)
-    monkeypatch.setattr(problems, "N_CANDIDATES", 40)
+    monkeypatch.setattr(sparse_engine, "SAMPLE_SIZE", 50)
+    monkeypatch.setattr(sparse_engine, "CONTIGUOUS_SIZE", 40)
+    monkeypatch.setattr(sparse_engine, "N_CANDIDATES", 40)
     v = quick().fit(PARTS)
     assert len(v.data_) < 0.5 * len(DATA)
     assert_equal(answers(quick().fit(PARTS, executor=pool)), answers(v))
