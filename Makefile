@@ -18,7 +18,7 @@ export MPLBACKEND := Agg
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test lint format bench-exact bench-sparse bench-selection bench-evaluate bench-policy-iteration clean distclean
+.PHONY: help demo test lint format browser bench-exact bench-sparse bench-selection bench-evaluate bench-policy-iteration bench-threads bench-imports clean distclean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1|\2/p' Makefile | awk -F'|' '{ printf "%-24s %s\n", $$1, $$2 }'
@@ -27,7 +27,7 @@ demo: $(SB3) ## train a small agent (once), evaluate it, write a page about it t
 	OPENBLAS_NUM_THREADS=1 OMP_NUM_THREADS=1 $(PY) examples/evaluate_sb3_agent.py
 
 test: lint ## format, lint, types, tests, doctests and examples: what CI runs
-	OPENBLAS_NUM_THREADS=1 OMP_NUM_THREADS=1 $(PY) -m pytest -n $(JOBS)
+	OPENBLAS_NUM_THREADS=1 OMP_NUM_THREADS=1 $(PY) -m pytest -n $(JOBS) --durations=30
 
 lint: $(DEV) ## format, lint and types only
 	$(PY) -m ruff format --check .
@@ -37,6 +37,10 @@ lint: $(DEV) ## format, lint and types only
 format: $(DEV) ## rewrite the sources as `make lint` wants them
 	$(PY) -m ruff format .
 	$(PY) -m ruff check --fix .
+
+browser: ## install chromium (Debian, as root), for the tests of pages; without it they are skipped
+	command -v chromium || { apt-get -q update && \
+	DEBIAN_FRONTEND=noninteractive apt-get install -q -y --no-install-recommends chromium; }
 
 bench-exact: $(DEV) ## time and memory beside other libraries and the LAPACK floor
 	$(PY) benchmarks/exact.py
@@ -52,6 +56,12 @@ bench-evaluate: $(DEV) ## error and coverage of V for four trained agents, besid
 
 bench-policy-iteration: $(DEV) ## steps to solve seven tasks, beside DQN and PPO (cached)
 	$(PY) benchmarks/policy_iteration.py --processes $(JOBS)
+
+bench-threads: $(DEV) ## fits with BLAS threads as they come, beside one thread and a busy process
+	$(PY) benchmarks/threads.py
+
+bench-imports: $(DEV) ## processor time of `import gptd_rl`
+	$(PY) benchmarks/imports.py
 
 clean: ## remove what tools left behind, except the virtual environment
 	rm -rf build dist *.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis

@@ -1,4 +1,4 @@
-"""Agents, and the true values of policies in the environments of :mod:`gptd_rl.envs`."""
+"""Agents, and the true values of policies in the environments of `gptd_rl.envs`."""
 
 from gptd_rl.agents.policy_iteration import PolicyIteration
 from gptd_rl.agents.reference.dynamic_programming import OptimalPendulum, solve_pendulum

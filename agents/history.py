@@ -1,15 +1,21 @@
-"""What happened while an agent learnt, iteration by iteration."""
+"""The history of an agent: one record for each improvement."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 
+from gptd_rl.estimators.greedy import GreedyFit, KernelSelection
+from gptd_rl.types import Array
+
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
+
+N_RECENT = 10  # episodes whose mean return is logged
+LOGGED = ("log_evidence", "policy_change", "residual", "n_inducing_points", "n_iterations", "incumbent_return")
 
 
 @dataclass(frozen=True)
@@ -19,27 +25,26 @@ class Iteration:
     Attributes
     ----------
     n_transitions : int
-        Transitions it was learnt from: the first that many of the agent's data.
+        Transitions it was learnt from.
     relevances : tuple of float
         ω of each state variable.
     signal_variance, noise_variance : float
-        v₀ and σ² that the evidence selected last.
+        v₀ and σ² of the last selection of a kernel; NaN before the first.
     log_evidence : float
         Per target, of the last selection; NaN before the first.
     selected : bool
-        Whether relevances were selected in this iteration.
-    subset_size : int
-        States that stand for all.
-    n_sweeps : int
-        Sweeps of evaluation and improvement until the values settled.
+        Whether the kernel was selected in this improvement.
+    n_inducing_points : int
+    n_iterations : int
+        Iterations until the values converged.
     residual : float
-        Root mean square of what Q leaves of its targets.
+        Root mean square of the residuals of the targets of Q.
     policy_change : float
-        Share of the states seen in which the greedy action is another than before.
+        Share of visited states in which the greedy action is another than before.
     episode_return : float
         Mean return of the last ten episodes; NaN before the first.
-    served_return : float
-        Mean return of the policy that `predict` serves, of episodes since it was chosen; NaN if there are none yet.
+    incumbent_return : float
+        Mean return of the incumbent policy since its selection; NaN without episodes.
     """
 
     n_transitions: int
@@ -48,54 +53,73 @@ class Iteration:
     noise_variance: float
     log_evidence: float
     selected: bool
-    subset_size: int
-    n_sweeps: int
+    n_inducing_points: int
+    n_iterations: int
     residual: float
     policy_change: float
     episode_return: float
-    served_return: float
+    incumbent_return: float
+
+    @classmethod
+    def of(
+        cls,
+        states: Array,
+        fit: GreedyFit,
+        before: GreedyFit | None,
+        selection: KernelSelection | None,
+        episode_returns: Sequence[float],
+        incumbent_returns: Sequence[float] | Array,
+    ) -> Self:
+        """The record of a fit to transitions from `states`, given the fit before and the last selection."""
+        some = states[:: max(1, len(states) // 1000)]
+        policies = [f.posterior.mean_function.greedy(some) for f in (fit, before) if f is not None]
+        return cls(
+            n_transitions=len(states),
+            relevances=tuple(float(w) for w in fit.kernel.relevances),
+            signal_variance=np.nan if selection is None else selection.signal_variance,
+            noise_variance=np.nan if selection is None else selection.noise_variance,
+            log_evidence=np.nan if selection is None else selection.evidence.log_likelihood / selection.evidence.n_rows,
+            selected=fit.selection is not None,
+            n_inducing_points=len(fit.posterior.inducing_points),
+            n_iterations=fit.n_iterations,
+            residual=fit.residual,
+            policy_change=1.0 if before is None else float(np.mean(policies[0] != policies[1])),
+            episode_return=_mean(episode_returns[-N_RECENT:]),
+            incumbent_return=_mean(incumbent_returns),
+        )
+
+    def log(self, logger: Any, n_steps: int) -> None:
+        """Write to a Stable-Baselines3 logger."""
+        logger.record("rollout/ep_rew_mean", self.episode_return)
+        for name in LOGGED:
+            logger.record(f"policy_iteration/{name}", getattr(self, name))
+        for number, relevance in enumerate(self.relevances):
+            logger.record(f"relevance/{number}", relevance)
+        logger.dump(n_steps)
+
+
+def _mean(returns: Sequence[float] | Array) -> float:
+    return float(np.mean(returns)) if len(returns) else np.nan
 
 
 def plot_history(history: Sequence[Iteration], episodes: Sequence[tuple[int, float]]) -> Figure:
-    """Draw returns, relevances, evidence and policy change against the transitions made.
+    """Plot returns, relevances, evidence and policy change against the number of transitions.
 
     Parameters
     ----------
     history : sequence of Iteration
     episodes : sequence of (int, float)
-        Transitions made when each episode ended, and its return.
-
-    Returns
-    -------
-    Figure
+        Number of transitions at the end of each episode, and its return.
     """
     if not history:
         raise ValueError("there is no history to plot: call learn first.")
-    from matplotlib.figure import Figure
+    from gptd_rl.report import plots
 
-    figure = Figure(figsize=(10, 6.5), layout="constrained")
-    (top_left, top_right), (low_left, low_right) = figure.subplots(2, 2, sharex=True)
-    made = [i.n_transitions for i in history]
-    if episodes:
-        top_left.plot(*zip(*episodes, strict=True), ".", color="tab:gray", ms=4, label="each episode")
-    top_left.plot(made, [i.served_return for i in history], "-", color="tab:blue", lw=2, label="policy that serves")
-    top_left.set(ylabel="return", title="What policies earned")
-    top_left.legend()
-    relevances = np.array([i.relevances for i in history])
-    for number, line in enumerate(relevances.T):
-        top_right.plot(made, line, label=f"input {number}")
-    top_right.set(yscale="log", ylabel="relevance ω", title="Which state variables matter")
-    if relevances.shape[1] <= 12:
-        top_right.legend(fontsize="small", ncols=2)
-    low_left.plot(made, [i.log_evidence for i in history], color="tab:green")
-    low_left.set(xlabel="transitions", ylabel="nats per target", title="Evidence for the kernel")
-    low_right.plot(made, [100 * i.policy_change for i in history], color="tab:red")
-    low_right.set(xlabel="transitions", ylabel="% of states", ylim=(0, None), title="Greedy actions that changed")
-    for ax in (top_left, top_right, low_left, low_right):
-        _quiet(ax)
-    return figure
-
-
-def _quiet(ax: Any) -> None:
-    ax.spines[["top", "right"]].set_visible(False)
-    ax.grid(alpha=0.3)
+    return plots.plot_history(
+        [i.n_transitions for i in history],
+        episodes=episodes,
+        policy_return=[i.incumbent_return for i in history],
+        relevances=[i.relevances for i in history],
+        log_evidence=[i.log_evidence for i in history],
+        policy_change=[i.policy_change for i in history],
+    )

@@ -1,8 +1,8 @@
-"""Safe improvement: policies are believed by what they earned, not by what their Q-functions promise.
+"""Select the policy to deploy by measured episode returns instead of its own value estimates.
 
-A newer Q-function is not always a better one: greedy policies chatter. So each policy is tried for whole episodes, and
-the *champion* serves until another one has earned more, allowing for luck. Its return is reported from episodes that
-came after it was chosen: those that made it champion were lucky ones.
+A newer Q-function is not always a better one: greedy policies oscillate. So each policy acts for whole episodes, and
+the *incumbent* is deployed until another policy is credibly better. The return of the incumbent is reported from
+episodes after its selection, because the episodes that led to its selection overestimate it.
 """
 
 from __future__ import annotations
@@ -12,19 +12,48 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from gptd_rl.agents.fitted_q import QFunction
+from gptd_rl.inference.by_action import QFunction
 from gptd_rl.types import Array
 
-ENOUGH = 3  # episodes for which a leader is tried again before newer policies are
-KEPT = 40  # policies remembered
-RECENT = 5  # episodes by which the newest policies together are judged
-# Episodes from which one can tell how much of a return is the luck of the start.
-ENOUGH_FOR_BASELINE = 6
+MIN_EPISODES = 3  # episodes of the policy with the best mean return before newer policies act
+MAX_POLICIES = 40  # policies on record
+N_RECENT = 5  # episodes by which the newest policies together are judged
+MIN_FOR_BASELINE = 6  # episodes from which the effect of start states on returns can be estimated
+# By how much an episode may fall short of its predicted return, in standard deviations of the targets of Q.
+SHORTFALL_TOLERANCE = 0.1
+
+
+@dataclass(frozen=True, eq=False)
+class NewestQ:
+    """The Q-function of the last improvement.
+
+    Attributes
+    ----------
+    mean : QFunction
+        Posterior mean.
+    sample : QFunction
+        Posterior sample, for Thompson sampling.
+    tolerance : float
+        By how much an episode may fall short of its predicted return.
+    """
+
+    mean: QFunction
+    sample: QFunction
+    tolerance: float
+
+    @classmethod
+    def of(cls, mean: QFunction, sample: QFunction, targets: Array) -> NewestQ:
+        """With the tolerance in the units of the targets of Q."""
+        return cls(mean, sample, SHORTFALL_TOLERANCE * float(targets.std()))
+
+    def value(self, states: Array) -> Array:
+        """V of the greedy policy, of shape (n,)."""
+        return self.mean(states).max(axis=1)
 
 
 @dataclass(frozen=True, eq=False)
 class Episode:
-    """What an episode brought.
+    """A finished episode.
 
     Attributes
     ----------
@@ -32,127 +61,174 @@ class Episode:
         Its undiscounted return.
     start : ndarray of shape (n_dims,)
         Its first state.
-    kept_word : bool
-        Whether it went as the Q-function of the policy had promised.
+    met_prediction : bool
+        Whether its return met the prediction of the policy's own Q-function.
     """
 
     total: float
     start: Array
-    kept_word: bool
+    met_prediction: bool
 
 
 @dataclass(eq=False)
-class Trial:
-    """A policy and the episodes it was tried in."""
+class PolicyRecord:
+    """A greedy policy and its episodes."""
 
-    q: QFunction | None  # None is whichever policy is the newest
+    q: QFunction | None  # None is the newest policy, whichever that is
     episodes: list[Episode] = field(default_factory=list)
-    n_before: int = 0  # episodes it took to become champion
+    n_before: int = 0  # episodes before it became the incumbent
 
     @property
-    def kept_word(self) -> bool:
-        """Whether the last episode went as promised."""
-        return bool(self.episodes) and self.episodes[-1].kept_word
+    def met_prediction(self) -> bool:
+        """Whether the last episode met its predicted return."""
+        return bool(self.episodes) and self.episodes[-1].met_prediction
 
     @property
     def mean(self) -> float:
         """Mean return."""
         return float(np.mean([episode.total for episode in self.episodes]))
 
-    def forget(self, n: int) -> None:
+    def drop(self, n: int) -> None:
         """Leave out the first `n` episodes, if n is positive."""
         n = max(0, n)
         self.episodes, self.n_before = self.episodes[n:], max(0, self.n_before - n)
 
     @property
-    def fresh_returns(self) -> list[float]:
-        """Returns of the episodes since it became champion."""
+    def returns_since_selection(self) -> list[float]:
+        """Returns of the episodes since it became the incumbent."""
         return [episode.total for episode in self.episodes[self.n_before :]]
 
 
-class Trials:
-    """Who was tried, who serves.
+@dataclass(eq=False)
+class EpisodeState:
+    """A running episode.
 
-    Beside single policies there is *the newest*, whichever that is, judged by the last few episodes. It serves unless
-    a policy that was tried for longer is credibly better.
+    Attributes
+    ----------
+    policy : PolicyRecord or None
+        Acting policy; None is the random policy.
+    start : ndarray of shape (n_dims,)
+        The first state.
+    total, discounted : float
+        The return so far, undiscounted and discounted to the start.
+    discount : float
+        Discount of the next reward.
+    single_policy : bool
+        Whether one policy acted from the start.
+    restarting : bool
+        Whether the next step only resets the environment.
+    """
+
+    policy: PolicyRecord | None
+    start: Array
+    total: float = 0.0
+    discounted: float = 0.0
+    discount: float = 1.0
+    single_policy: bool = True
+    restarting: bool = False
+
+    def add_reward(self, reward: float, gamma: float) -> None:
+        """Add a reward; γ is 0 if the episode terminated."""
+        self.total += reward
+        self.discounted += self.discount * reward
+        self.discount *= gamma
+
+    def shortfall(self, state: Array) -> float:
+        """By how much the return up to `state` falls short of the policy's own prediction at the start."""
+        if self.policy is None or self.policy.q is None:
+            return np.inf
+        predicted, rest = self.policy.q(np.stack([self.start, state])).max(axis=1)
+        # V(x₀) − (r₀ + γr₁ + … + γᵗV(x_t))
+        return float(predicted - (self.discounted + self.discount * rest))
+
+
+class PolicyPool:
+    """Policies on record and the incumbent.
+
+    Beside single policies there is the newest policy, whichever that is, judged by the last few episodes. It is the
+    incumbent unless another policy with more episodes is credibly better.
     """
 
     def __init__(self) -> None:
-        self.newest = Trial(None)
-        self.tried: list[Trial] = []
-        self.champion = self.newest
-        self._n_asked = 0
+        self.newest = PolicyRecord(None)
+        self.records: list[PolicyRecord] = []
+        self.incumbent = self.newest
+        self.newest_q: NewestQ | None = None
+        self._n_choices = 0
 
-    def record(self, trial: Trial | None, episode: Episode, value: Callable[[Array], Array]) -> None:
-        """Note an episode and see who is champion now.
+    def add_episode(self, policy: PolicyRecord | None, episode: Episode) -> None:
+        """Add an episode and select the incumbent.
 
         Parameters
         ----------
-        trial : Trial or None
-            Whose episode it was; None if the policy was changed in between.
+        policy : PolicyRecord or None
+            The policy that acted; None if it was switched during the episode.
         episode : Episode
-        value : callable
-            V of states, of shape (n,), as far as it is known: starts that promise more are no merit of the policy.
         """
-        again = trial is not None and trial in self.tried
-        if trial is not None:
-            trial.episodes.append(episode)
-            self.tried += [] if again else [trial]
-        if not again:
+        assert self.newest_q is not None
+        is_known = policy is not None and policy in self.records
+        if policy is not None:
+            policy.episodes.append(episode)
+            self.records += [] if is_known else [policy]
+        if not is_known:
             self.newest.episodes.append(episode)
-            self.newest.forget(len(self.newest.episodes) - RECENT)
-        scores = _scores(self.newest, self.tried, value)
-        best = self.tried[int(scores.argmax())] if scores.max(initial=0.0) > 0.0 else self.newest
-        if best is not self.champion:
-            self.champion, best.n_before = best, len(best.episodes)
-        worst = np.argsort(scores)[: max(0, len(self.tried) - KEPT)]
-        self.tried = [t for i, t in enumerate(self.tried) if i not in worst or t is self.champion]
+            self.newest.drop(len(self.newest.episodes) - N_RECENT)
+        scores = _scores(self.newest, self.records, self.newest_q.value)
+        best = self.records[int(scores.argmax())] if scores.max(initial=0.0) > 0.0 else self.newest
+        if best is not self.incumbent:
+            self.incumbent, best.n_before = best, len(best.episodes)
+        worst = np.argsort(scores)[: max(0, len(self.records) - MAX_POLICIES)]
+        self.records = [r for i, r in enumerate(self.records) if i not in worst or r is self.incumbent]
 
-    def next(self, mean: QFunction, draw: QFunction) -> Trial:
-        """Who is to be tried next.
+    def choose(self) -> PolicyRecord | None:
+        """The policy of the next episode; None, the random policy, before the first improvement.
 
-        A policy that has earned more than the newest ones, while that may be luck; else the mean of the newest Q where
-        episodes go as promised, and a draw of it, which explores, where they do not. Every second one explores anyway:
-        a Q-function that promises nothing always keeps its word.
+        A policy whose mean return exceeds that of the newest policies, until it has enough episodes. Otherwise the
+        posterior mean of the newest Q where episodes meet their predicted return, and a posterior sample of it, which
+        explores, where they do not. Every second episode explores in any case: a Q-function that predicts the lowest
+        return always meets it.
         """
-        self._n_asked += 1
-        leader = max(self.tried, key=lambda trial: trial.mean, default=self.newest)
-        if leader.kept_word and leader.mean >= self.newest.mean and len(leader.episodes) < ENOUGH:
+        if self.newest_q is None:
+            return None
+        self._n_choices += 1
+        leader = max(self.records, key=lambda record: record.mean, default=self.newest)
+        if leader.met_prediction and leader.mean >= self.newest.mean and len(leader.episodes) < MIN_EPISODES:
             return leader
-        q = mean if self.newest.kept_word and self._n_asked % 2 else draw
-        return next((trial for trial in self.tried if trial.q is q), Trial(q))
+        explores = not self.newest.met_prediction or self._n_choices % 2 == 0
+        q = self.newest_q.sample if explores else self.newest_q.mean
+        return next((record for record in self.records if record.q is q), PolicyRecord(q))
 
 
-def _scores(newest: Trial, tried: list[Trial], value: Callable[[Array], Array]) -> Array:
-    """By how much each policy is credibly better than the newest ones, of shape (n_tried,).
+def _scores(newest: PolicyRecord, records: list[PolicyRecord], value: Callable[[Array], Array]) -> Array:
+    """By how much each policy is credibly better than the newest ones, of shape (n_records,).
 
-    The best of many was also lucky. So what a policy earned is shrunk towards what the newest earn (empirical Bayes),
-    by as much as policies differ less from each other than episodes of one policy do, and one standard deviation is
-    taken off. With s² the variance within policies, τ² that between them and n episodes, the posterior of the lead is
+    The best of many policies is overestimated. So mean returns are shrunk towards that of the newest policies
+    (empirical Bayes), and one posterior standard deviation is subtracted. With s² the variance within policies, τ² the
+    variance between them and n episodes, the difference to the newest policies has the posterior
 
-        mean τ²/(τ² + s²/n) · lead,  variance τ²·(s²/n)/(τ² + s²/n)
+        mean τ²/(τ² + s²/n) · difference,  variance τ²·(s²/n)/(τ² + s²/n)
     """
-    arms = [newest, *tried]
+    arms = [newest, *records]
     sizes = np.array([len(arm.episodes) for arm in arms])
     owner = np.repeat(np.arange(len(arms)), sizes)
-    earned = np.array([episode.total for arm in arms for episode in arm.episodes])
-    if len(earned) >= ENOUGH_FOR_BASELINE:
+    returns = np.array([episode.total for arm in arms for episode in arm.episodes])
+    if len(returns) >= MIN_FOR_BASELINE:
         starts = np.array([episode.start for arm in arms for episode in arm.episodes])
-        earned = earned - _explained(earned, value(starts))
-    means = np.bincount(owner, weights=earned) / sizes
-    freedom = len(earned) - len(arms)
-    within = float(np.sum((earned - means[owner]) ** 2)) / freedom if freedom > 0 else 0.0  # s²
+        returns = returns - _baseline(returns, value(starts))
+    means = np.bincount(owner, weights=returns) / sizes
+    freedom = len(returns) - len(arms)
+    within = float(np.sum((returns - means[owner]) ** 2)) / freedom if freedom > 0 else 0.0  # s²
     noise = within / sizes[1:]
-    between = max(0.0, float(np.var(means[1:]) - np.mean(noise))) if len(tried) > 1 else 0.0  # τ²
+    between = max(0.0, float(np.var(means[1:]) - np.mean(noise))) if len(records) > 1 else 0.0  # τ²
     if between == 0.0:
-        return np.full(len(tried), -np.inf)
-    trust = between / (between + noise)
-    return np.asarray(trust * (means[1:] - means[0]) - np.sqrt(trust * noise))
+        return np.full(len(records), -np.inf)
+    shrinkage = between / (between + noise)
+    return np.asarray(shrinkage * (means[1:] - means[0]) - np.sqrt(shrinkage * noise))
 
 
-def _explained(earned: Array, promised: Array) -> Array:
-    """The part of returns, of shape (n,), that the values of their starts explain: a control variate."""
-    promised = promised - promised.mean()
-    variance = float(promised @ promised)
-    slope = float(promised @ earned) / variance if variance > 0 else 0.0
-    return float(np.clip(slope, 0.0, 2.0)) * promised
+def _baseline(returns: Array, values: Array) -> Array:
+    """The part of returns, of shape (n,), that the values of their start states explain: a control variate."""
+    values = values - values.mean()
+    variance = float(values @ values)
+    slope = float(values @ returns) / variance if variance > 0 else 0.0
+    return float(np.clip(slope, 0.0, 2.0)) * values

@@ -1,4 +1,4 @@
-"""What an agent has seen: transitions, in the order in which they came."""
+"""The replay buffer: every transition of an agent, in the order in which it came."""
 
 from __future__ import annotations
 
@@ -10,124 +10,126 @@ from numpy.typing import NDArray
 
 from gptd_rl.data.trajectories import Trajectories
 from gptd_rl.rollouts.environments import Step
-from gptd_rl.types import Array
+from gptd_rl.types import Array, BoolArray, IntArray
+
+MIN_CAPACITY = 256
 
 
 @dataclass(frozen=True, eq=False)
-class Transitions:
-    """Transitions (x, a, r, x'), whatever policy made them.
+class Experience:
+    """Transitions (x, a, r, x') of any policy.
 
     Attributes
     ----------
     states : ndarray of shape (n, n_dims)
         x.
     actions : ndarray of shape (n,)
-        Number of the action taken.
+        Index of the action.
     rewards : ndarray of shape (n,)
-    reached : ndarray of shape (n, n_dims)
-        x', the true one also where an episode ended.
+    next_states : ndarray of shape (n, n_dims)
+        x', the last state of the episode where it ended.
     terminated : ndarray of shape (n,)
         Whether x' is terminal.
-    ended : ndarray of shape (n,)
+    done : ndarray of shape (n,)
         Whether the episode ended, terminated or truncated.
-    runs : ndarray of shape (n,)
-        Which unbroken run it came from: transitions of one run follow each other unless an episode ended.
+    streams : ndarray of shape (n,)
+        Transitions of one stream follow each other unless an episode ended.
     """
 
     states: Array
-    actions: NDArray[np.int64]
+    actions: IntArray
     rewards: Array
-    reached: Array
-    terminated: NDArray[np.bool_]
-    ended: NDArray[np.bool_]
-    runs: NDArray[np.int64]
+    next_states: Array
+    terminated: BoolArray
+    done: BoolArray
+    streams: IntArray
 
     def __len__(self) -> int:
         """Number of transitions."""
         return len(self.rewards)
 
     @classmethod
-    def empty(cls, n_dims: int) -> Self:
-        """No transitions."""
-        rows, numbers, flags = np.zeros((0, n_dims)), np.zeros(0, dtype=np.int64), np.zeros(0, dtype=bool)
-        return cls(rows, numbers, np.zeros(0), rows, flags, flags, numbers)
-
-    @classmethod
-    def of(cls, data: Trajectories, actions: NDArray[np.int64], run: int = 0) -> Self:
-        """Every transition of `data`; `actions` are the numbers of its actions, of shape (n_states,)."""
-        left = np.ones(len(data), dtype=bool)
-        left[data.last] = False
-        index = np.flatnonzero(left)
-        ended = np.isin(index + 1, data.last)
-        terminated = np.isin(index + 1, data.last[data.terminated])
+    def from_trajectories(cls, data: Trajectories, actions: IntArray, stream: int = 0) -> Self:
+        """Every transition of `data`; `actions` are the indices of its actions, of shape (n_states,)."""
+        index = np.flatnonzero(data.has_transition)
         return cls(
-            data.states[index],
-            actions[index],
-            data.rewards[index],
-            data.states[index + 1],
-            terminated,
-            ended,
-            np.full(len(index), run, dtype=np.int64),
+            states=data.states[index],
+            actions=actions[index],
+            rewards=data.rewards[index],
+            next_states=data.states[index + 1],
+            terminated=np.isin(index + 1, data.last[data.terminated]),
+            done=np.isin(index + 1, data.last),
+            streams=np.full(len(index), stream, dtype=np.int64),
         )
 
     @classmethod
-    def of_step(cls, states: Array, actions: NDArray[np.int64], step: Step, first_run: int) -> Self:
-        """What a step from `states` brought in each environment; they are the runs from `first_run` on."""
-        ended = step.terminated | step.truncated
-        reached = np.array(step.states, dtype=np.float64)
+    def from_step(cls, states: Array, actions: IntArray, step: Step, first_stream: int) -> Self:
+        """The transition of each environment in a step from `states`; their streams count from `first_stream`."""
+        done = step.terminated | step.truncated
+        next_states = np.array(step.states, dtype=np.float64)
         if step.final_states is not None:
-            reached[ended] = step.final_states
+            next_states[done] = step.final_states
         rewards = np.array(step.rewards, dtype=np.float64)
-        return cls(states, actions, rewards, reached, step.terminated, ended, first_run + np.arange(len(rewards)))
+        return cls(states, actions, rewards, next_states, step.terminated, done, first_stream + np.arange(len(rewards)))
 
-    def __getitem__(self, rows: NDArray[np.bool_]) -> Self:
-        """Some of them, by a mask."""
+    def __getitem__(self, rows: BoolArray | slice) -> Self:
+        """Some of the transitions."""
         return type(self)(*(getattr(self, f.name)[rows] for f in fields(self)))
 
     def trajectories(self, gamma: float, actions: NDArray[Any]) -> Trajectories:
-        """The same as segments, with the discount γ; `actions[i]` is what action number i stands for."""
-        order = np.argsort(self.runs, kind="stable")
-        runs, ended = self.runs[order], self.ended[order]
-        cuts = np.flatnonzero(ended | (np.diff(runs, append=-1) != 0)) + 1
-        episodes = []
-        for rows in np.split(order, cuts[:-1]):
-            last = rows[-1]
-            episodes.append(
-                dict(
-                    observations=np.vstack([self.states[rows], self.reached[last]]),
-                    actions=actions[self.actions[rows]],
-                    rewards=self.rewards[rows],
-                    terminated=bool(self.terminated[last]),
-                )
-            )
-        return Trajectories.from_episodes(episodes, gamma)
+        """The same as segments, stream by stream, with the discount γ; `actions[i]` is the action of index i."""
+        order = np.argsort(self.streams, kind="stable")
+        last = self.done[order] | (np.diff(self.streams[order], append=-1) != 0)
+        # Each segment takes one more place than it has transitions, for its last state.
+        place = np.arange(len(order)) + np.cumsum(last) - last
+        n = len(order) + int(last.sum())
+        states = np.empty((n, self.states.shape[1]))
+        states[place], states[place[last] + 1] = self.states[order], self.next_states[order[last]]
+        rewards, discounts, taken = np.zeros(n), np.zeros(n), np.zeros((n, *actions.shape[1:]), actions.dtype)
+        rewards[place], discounts[place], taken[place] = self.rewards[order], gamma, actions[self.actions[order]]
+        lengths = np.diff(place[last] + 2, prepend=0)
+        return Trajectories(states, rewards, discounts, lengths, self.terminated[order[last]], taken)
 
 
-class Memory:
-    """Transitions that grow by a step of all environments at a time."""
+class ReplayBuffer:
+    """Transitions in arrays that double in size when they are full."""
 
-    def __init__(self, transitions: Transitions) -> None:
-        self._settled = transitions
-        self._fresh: list[Transitions] = []
+    def __init__(self, experience: Experience) -> None:
+        self._arrays, self._size = experience, len(experience)
+
+    @classmethod
+    def empty(cls, n_dims: int) -> Self:
+        """No transitions of states of this width."""
+        rows, index, flags = np.zeros((0, n_dims)), np.zeros(0, dtype=np.int64), np.zeros(0, dtype=bool)
+        return cls(Experience(rows, index, np.zeros(0), rows, flags, flags, index))
 
     def __len__(self) -> int:
         """Number of transitions."""
-        return len(self._settled) + sum(len(part) for part in self._fresh)
+        return self._size
 
     @property
     def n_dims(self) -> int:
         """Width of a state."""
-        return int(self._settled.states.shape[1])
+        return int(self._arrays.states.shape[1])
 
-    def add(self, part: Transitions) -> None:
-        """Append."""
-        self._fresh.append(part)
+    def add(self, new: Experience) -> None:
+        """Append transitions."""
+        end = self._size + len(new)
+        if end > len(self._arrays):
+            self._grow(max(MIN_CAPACITY, 2 * end))
+        for f in fields(Experience):
+            getattr(self._arrays, f.name)[self._size : end] = getattr(new, f.name)
+        self._size = end
 
     @property
-    def transitions(self) -> Transitions:
-        """All of them."""
-        if self._fresh:
-            parts = [self._settled, *self._fresh]
-            arrays = (np.concatenate([getattr(p, f.name) for p in parts]) for f in fields(Transitions))
-            self._settled, self._fresh = Transitions(*arrays), []
-        return self._settled
+    def experience(self) -> Experience:
+        """All transitions; views, valid until the next `add`."""
+        return self._arrays[: self._size]
+
+    def _grow(self, capacity: int) -> None:
+        arrays = []
+        for f in fields(Experience):
+            old = getattr(self._arrays, f.name)
+            arrays.append(np.empty((capacity, *old.shape[1:]), old.dtype))
+            arrays[-1][: self._size] = old[: self._size]
+        self._arrays = Experience(*arrays)

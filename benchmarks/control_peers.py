@@ -23,12 +23,14 @@ from typing import Any
 
 import numpy as np
 import torch
-from control_tasks import TASKS, ControlTask, Policy, Run, evaluate, evaluation_seed
+from control_tasks import TASKS, ControlTask, Run, evaluate, evaluation_seed
 from stable_baselines3 import DQN, PPO
 from stable_baselines3.common.base_class import BaseAlgorithm
 from stable_baselines3.common.callbacks import BaseCallback
 from stable_baselines3.common.env_util import make_vec_env
 from stable_baselines3.common.vec_env import VecNormalize
+
+from gptd_rl.types import Predictor
 
 RESULTS = Path(__file__).resolve().parent / "results" / "policy_iteration"
 ALGORITHMS: dict[str, type[BaseAlgorithm]] = {"dqn": DQN, "ppo": PPO}
@@ -236,7 +238,7 @@ class LearningCurve(BaseCallback):
         *,
         stop_when_held: bool,
         give_up_after: float = np.inf,
-        policy: Policy | None = None,
+        policy: Predictor | None = None,
     ) -> None:
         super().__init__()
         self.task, self.run, self.every, self.policy = task, run, every, policy

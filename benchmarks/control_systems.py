@@ -1,7 +1,7 @@
-"""The classic-control systems as batched functions of the state, so that V^π can be had by rolling out from anywhere.
+"""The classic-control systems as batched functions of the state, for rollouts of V^π from any state.
 
-Gymnasium's environments start where they please and step one by one. These restart any observation, thousands at a
-time, without a time limit; `tests/test_benchmark_evaluate.py` holds them against Gymnasium's own, step by step.
+Gymnasium's environments choose their start states and step one by one. These restart from any observation, thousands at
+a time, without a time limit; `tests/benchmarks/test_evaluate.py` compares them with Gymnasium's own, step by step.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gptd_rl.envs.pendulum import PendulumSwingUp
+from gptd_rl.types import Array
 
-Array = NDArray[np.float64]
 Step = tuple[Array, Array, NDArray[np.bool_]]
 
 
@@ -23,15 +23,15 @@ class System(ABC):
 
     @abstractmethod
     def states_of(self, observations: Array) -> Array:
-        """States that look like `observations`."""
+        """States with these `observations`."""
 
     @abstractmethod
     def observe(self, states: Array) -> NDArray[np.float32]:
-        """What an agent sees."""
+        """Observations of states."""
 
     @abstractmethod
     def step(self, states: Array, actions: NDArray) -> Step:
-        """States reached, rewards, and whether the states reached are terminal."""
+        """Next states, rewards, and whether the next states are terminal."""
 
 
 class CartPole(System):

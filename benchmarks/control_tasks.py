@@ -1,8 +1,8 @@
 """Control tasks with a level to be reached: what benchmarks/policy_iteration.py trains agents on.
 
 A policy is judged by 20 fresh episodes, every return undiscounted. A task is solved at the first of three evaluations
-in a row that attain its level: once may be luck. Where the optimum is known, the level is paired: the same start states
-are worth something to the optimal policy, and that is what is asked for.
+in a row that attain its level, because one may do so by chance. Where the optimum is known, the level is paired: the
+return of the optimal policy from the same start states.
 """
 
 from __future__ import annotations
@@ -10,31 +10,22 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field
 from functools import cache, partial
-from typing import Any, Protocol
+from typing import Any
 
 import gymnasium as gym
 import numpy as np
 from gymnasium.vector import SyncVectorEnv, VectorEnv
-from numpy.typing import NDArray
 
 import gptd_rl  # noqa: F401  (registers the environments)
 from gptd_rl.agents import TowardsMiddle
 from gptd_rl.agents.reference.dynamic_programming import OptimalPendulum, solve_pendulum
 from gptd_rl.envs.gridworld import LatentGridworld
-
-Array = NDArray[np.float64]
+from gptd_rl.types import Array, Predictor
 
 N_EPISODES = 20  # of one evaluation
 N_IN_A_ROW = 3  # evaluations that must attain the level
 TOLERANCE = 1.1  # of the optimal pendulum's return, which is negative
 FIRST_EVALUATION_SEED = 1_000_000  # training has the seeds far below
-
-
-class Policy(Protocol):
-    """Anything with Stable-Baselines3's `predict`."""
-
-    def predict(self, observation: Any, *, deterministic: bool = True) -> tuple[Any, Any]:
-        """Actions for a batch of observations [n, D], and a state that is not used here."""
 
 
 # -------------------------------------------------------------------------------------- evaluation
@@ -51,7 +42,7 @@ class Episodes:
 
 @dataclass(frozen=True)
 class ControlTask:
-    """An environment, and what is asked of a policy there.
+    """An environment and the level that a policy must attain.
 
     Attributes
     ----------
@@ -76,7 +67,7 @@ class ControlTask:
     attained: Callable[[Episodes], bool]
 
 
-def evaluate(policy: Policy, task: ControlTask, seed: int, n_episodes: int = N_EPISODES) -> Episodes:
+def evaluate(policy: Predictor, task: ControlTask, seed: int, n_episodes: int = N_EPISODES) -> Episodes:
     """Episodes of a deterministic policy, side by side: one call of `predict` a step.
 
     Environments restart by themselves; only the first episode of each counts.

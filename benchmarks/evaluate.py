@@ -1,9 +1,9 @@
-"""How well trained agents are evaluated: error and coverage of V beside the agents' own critics and other methods.
+"""Evaluation of trained agents: error and coverage of V beside the agents' own critics and other methods.
 
     python benchmarks/evaluate.py                    # the four agents, two data sets each, and the time to a page
     python benchmarks/evaluate.py --small            # a smoke run of seconds
 
-Truth is V^π from 200 fresh rollouts per state (one, where nothing is random), at states of fresh episodes, by batched
+The truth is V^π from 200 rollouts per state (one in a deterministic system), at states of fresh episodes, by batched
 copies of the systems (`control_systems.py`). Agents are trained once and kept (`trained_agents.py`).
 """
 
@@ -32,8 +32,8 @@ from trained_agents import FOLDER, TRAININGS, Training
 
 import gptd_rl
 from gptd_rl import Trajectories
+from gptd_rl.sb3 import load_agent
 from gptd_rl.sb3.critics import critic_name
-from gptd_rl.sb3.loading import load_agent
 from gptd_rl.temporal.differences import TemporalDifference
 
 Array = NDArray[np.float64]
@@ -44,7 +44,7 @@ PEER_SIZE = 1000
 
 @functools.cache
 def truths(training: Training, deterministic: bool, n_states: int, n_rollouts: int) -> tuple[Array, Array]:
-    """States that fresh episodes pass through, and V^π there."""
+    """States of fresh episodes, and V^π there."""
     model = load_agent(training.path)
     torch.manual_seed(0)
     rng = np.random.default_rng(12345)
@@ -65,8 +65,8 @@ def truths(training: Training, deterministic: bool, n_states: int, n_rollouts: i
 def sklearn_gpr(data: Trajectories) -> Callable[[Array], Array]:
     """scikit-learn's regression with default settings on the returns of the same transitions.
 
-    Its search takes some 60 evaluations of cubic cost: at 10 000 states hours, at `PEER_SIZE` of them, evenly chosen,
-    some ten seconds.
+    Its search takes about 60 evaluations of cubic cost: hours at 10 000 states, ten seconds at `PEER_SIZE` evenly
+    chosen ones.
     """
     y, x = TemporalDifference.of(data).returns(data.rewards), data.states
     rows = np.linspace(0, len(x) - 1, min(PEER_SIZE, len(x))).round().astype(int)
@@ -100,7 +100,7 @@ def run(training: Training, deterministic: bool, seed: int, args: argparse.Names
         lower, upper = evaluation.value.confidence_interval(states, level)
         found[f"coverage {level:.0%}"] = float(np.mean((lower <= value) & (value <= upper)))
     found["half width"] = float(np.mean(upper - lower)) / 2
-    found["learners"] = evaluation.setting.learners
+    found["learners"] = evaluation.config.learners
     return found
 
 
@@ -123,7 +123,7 @@ def table(rows: list[dict[str, Any]]) -> str:
         each = [f"{100 * row['coverage 95%']:.1f}" for row in group]
         cells = [
             agent,
-            "most likely" if deterministic else "drawn",
+            "most likely" if deterministic else "sampled",
             f"{mean('spread'):.1f}",
             f"**{mean('rmse'):.2f}** ({min(r['rmse'] for r in group):.2f}–{max(r['rmse'] for r in group):.2f})",
             f"{mean('critic'):.2f}",

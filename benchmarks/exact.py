@@ -140,8 +140,8 @@ class Ours(Contestant):
     imports = "gptd_rl"
 
     def __post_init__(self) -> None:
-        from gptd_rl.kernels import ARD, paper_kernel
         from gptd_rl.inference.model import Model
+        from gptd_rl.kernels import ARD, paper_kernel
         from gptd_rl.temporal.targets import build_targets
 
         self.data = self.problem.trajectories()

@@ -164,7 +164,7 @@ def table(scores: list[Score], tasks: list[Task], contestants: list[str]) -> str
         ),
         ("seconds", lambda s: s.seconds, contestants),
     ):
-        lowest = title == "RMSE" and "auto" in contestants
+        lowest = title == "RMSE" and "auto" in contestants and any(n in STRANGERS for n in contestants)
         lines += ["", f"**{title}**", "", "| task | " + " | ".join(names) + (" | lowest? |" if lowest else " |")]
         lines.append("|---|" + "---|" * (len(names) + lowest))
         for task in tasks:

@@ -63,8 +63,8 @@ class Data:
 
     @classmethod
     def sample(cls, n: int, m: int, n_dims: int, seed: int) -> Data:
-        from gptd_rl.kernels import ARD, paper_kernel
         from gptd_rl.inference.inducing import incomplete_cholesky
+        from gptd_rl.kernels import ARD, paper_kernel
 
         problem = Problem.sample(n, n_dims, seed)
         level = problem.returns.mean()
@@ -116,8 +116,8 @@ class Ours(Peer):
         self.dataset = open_dataset(self.data, "stochastic")
 
     def _model(self, theta: Array) -> Any:
-        from gptd_rl.kernels import ARD, paper_kernel
         from gptd_rl.inference.model import Model
+        from gptd_rl.kernels import ARD, paper_kernel
 
         v0, noise, *a = np.exp(theta)
         return Model(paper_kernel(ARD(a), v0, 0.0), noise)

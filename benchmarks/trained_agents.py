@@ -1,6 +1,6 @@
 """The agents that `benchmarks/evaluate.py` evaluates, trained once and kept as Stable-Baselines3 archives.
 
-python benchmarks/trained_agents.py            # train those that are not there yet
+python benchmarks/trained_agents.py            # train the missing ones
 python benchmarks/trained_agents.py --again    # train all of them again
 """
 
@@ -31,8 +31,8 @@ class Training:
     Attributes
     ----------
     deterministic : bool
-        Whether the policy to evaluate takes its most likely action. Each agent is evaluated as what its critic is
-        meant to know: A2C, PPO and SAC learn the value of the policy that draws its actions, DQN of the greedy one.
+        Whether the policy to evaluate takes its most likely action. Each agent is evaluated as the policy of its
+        critic: A2C, PPO and SAC learn the value of sampled actions, DQN that of greedy ones.
     """
 
     algorithm: Callable[..., BaseAlgorithm]
@@ -100,7 +100,7 @@ TRAININGS = (
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--again", action="store_true", help="train all of them, whatever is there")
+    parser.add_argument("--again", action="store_true", help="train all of them, existing ones too")
     parser.add_argument("--only", nargs="*", default=[], help="names of some of them")
     args = parser.parse_args()
     torch.set_num_threads(1)
@@ -108,7 +108,7 @@ def main() -> int:
         if args.only and training.name not in args.only:
             continue
         if training.path.exists() and not args.again:
-            print(f"{training.name}: there")
+            print(f"{training.name}: exists")
             continue
         began = time.perf_counter()
         training.train()

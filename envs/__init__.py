@@ -1,12 +1,10 @@
-"""Environments with known answers, for ``gymnasium.make``.
+"""Environments with known values, for `gymnasium.make`.
 
-=======================================  ==========================================================
-``gptd_rl/PendulumSwingUp-v0``           the paper's pendulum, five torques to choose from
-``gptd_rl/PendulumSwingUpContinuous-v0`` the same, any torque being allowed
-``gptd_rl/LatentGridworld-v0``           the paper's gridworld with irrelevant coordinates
-=======================================  ==========================================================
+- `gptd_rl/PendulumSwingUp-v0`: the paper's pendulum, with five torques to choose from
+- `gptd_rl/PendulumSwingUpContinuous-v0`: the same with continuous torques
+- `gptd_rl/LatentGridworld-v0`: the paper's gridworld with irrelevant coordinates
 
-Importing ``gptd_rl`` registers them; ``gymnasium.make("gptd_rl:gptd_rl/...")`` does that by itself.
+Importing `gptd_rl` registers them; `gymnasium.make("gptd_rl:gptd_rl/...")` imports it first.
 """
 
 from __future__ import annotations
@@ -47,7 +45,7 @@ _SPECIFICATIONS: dict[str, dict[str, Any]] = {
 
 
 def register_environments() -> None:
-    """Make Gymnasium know the environments; those it knows already stay as they are."""
+    """Register the environments with Gymnasium, unless they are registered already."""
     for env_id, specification in _SPECIFICATIONS.items():
         if env_id not in gym.registry:
             gym.register(id=env_id, **specification)

@@ -1,4 +1,4 @@
-"""Many environments around one task, stepped together by NumPy."""
+"""Vector environments: many copies of one `Dynamics`, stepped together by NumPy."""
 
 from __future__ import annotations
 
@@ -12,31 +12,31 @@ from gymnasium.vector import AutoresetMode, VectorEnv
 from gymnasium.vector.utils import batch_space
 from numpy.typing import ArrayLike, NDArray
 
-from gptd_rl.envs.dynamics import FloatArray, Observations, Task, check_number, check_options, checked_actions
+from gptd_rl.checks import check_number
+from gptd_rl.envs.dynamics import Dynamics, ObservationArray, check_options, checked_actions
 from gptd_rl.envs.rendering import Canvas, check_render_mode
-from gptd_rl.types import BoolArray
+from gptd_rl.types import Array, BoolArray
 
 
-class TaskVectorEnv(VectorEnv[Observations, NDArray[Any], NDArray[Any]]):
-    """Gymnasium vector environment around a task.
+class DynamicsVectorEnv(VectorEnv[ObservationArray, NDArray[Any], NDArray[Any]]):
+    """Gymnasium vector environment with given dynamics.
 
     Parameters
     ----------
     num_envs : int
     max_episode_steps : int, optional
-        Steps after which an episode is truncated; −1 for never, None for what is registered,
-        as in ``gymnasium.make``.
+        Steps after which an episode is truncated; −1 for never, None for the registered number, as in
+        `gymnasium.make`.
     render_mode : {"rgb_array"}, optional
     autoreset_mode : AutoresetMode or {"NextStep", "SameStep", "Disabled"}
-        What happens when an episode ends. Disabled: the caller restarts the ended ones by
-        ``reset(options={"reset_mask": ended})``.
+        How ended episodes restart. Disabled: the caller restarts them by `reset(options={"reset_mask": ended})`.
     **constants
-        Keywords of the task.
+        Arguments of the dynamics.
 
     Notes
     -----
-    One random generator serves all environments. A seed, or a list of one seed per environment,
-    fixes all that follows; the numbers drawn are not those of as many single environments.
+    All environments share one random generator. A seed, or a list of one seed per environment, determines all random
+    numbers; they differ from those of single environments.
     """
 
     metadata = {
@@ -44,7 +44,7 @@ class TaskVectorEnv(VectorEnv[Observations, NDArray[Any], NDArray[Any]]):
         "render_fps": 20,
         "autoreset_mode": AutoresetMode.NEXT_STEP,
     }
-    task_class: ClassVar[type[Task]]
+    dynamics_class: ClassVar[type[Dynamics]]
     default_max_episode_steps: ClassVar[int]
 
     def __init__(
@@ -59,20 +59,20 @@ class TaskVectorEnv(VectorEnv[Observations, NDArray[Any], NDArray[Any]]):
         check_number("num_envs", num_envs, minimum=1, integer=True)
         check_render_mode(render_mode, self.metadata["render_modes"])
         self.num_envs = num_envs
-        self.task = self.task_class(**constants)
+        self.dynamics = self.dynamics_class(**constants)
         self.autoreset_mode = _autoreset_mode(autoreset_mode)
         self.max_episode_steps = self._time_limit(max_episode_steps)
         self.render_mode = render_mode
         self.metadata = {
             **self.metadata,
-            "render_fps": self.task.render_fps,
+            "render_fps": self.dynamics.render_fps,
             "autoreset_mode": self.autoreset_mode,
         }
-        self.single_observation_space = self.task.observation_space
-        self.single_action_space = self.task.action_space
+        self.single_observation_space = self.dynamics.observation_space
+        self.single_action_space = self.dynamics.action_space
         self.observation_space = batch_space(self.single_observation_space, num_envs)
         self.action_space = batch_space(self.single_action_space, num_envs)
-        self._states = np.empty((0, self.task.n_state_dims))  # [num_envs, n_state_dims] once reset
+        self._states = np.empty((0, self.dynamics.n_state_dims))  # [num_envs, n_state_dims] once reset
         self._actions: NDArray[Any] | None = None
         self._elapsed = np.zeros(num_envs, dtype=np.int64)
         self._ended = np.zeros(num_envs, dtype=np.bool_)
@@ -82,16 +82,15 @@ class TaskVectorEnv(VectorEnv[Observations, NDArray[Any], NDArray[Any]]):
         *,
         seed: int | Sequence[int] | None = None,
         options: dict[str, Any] | None = None,
-    ) -> tuple[Observations, dict[str, Any]]:
-        """Start an episode in every environment, or in some.
+    ) -> tuple[ObservationArray, dict[str, Any]]:
+        """Start episodes in all environments or in some.
 
         Parameters
         ----------
         seed : int or sequence of num_envs ints, optional
         options : dict, optional
-            ``"reset_mask"``, a bool array of shape (num_envs,), names the environments to restart
-            while the others go on. ``"state"``, of shape (n_restarted, n_state_dims), gives the
-            states to start in.
+            `"reset_mask"`, a bool array of shape (num_envs,): the environments to restart while the others continue.
+            `"state"`, of shape (n_restarted, n_state_dims): the states to start in.
 
         Returns
         -------
@@ -106,9 +105,9 @@ class TaskVectorEnv(VectorEnv[Observations, NDArray[Any], NDArray[Any]]):
         if not restart.all():
             self._require_reset()
         self._restart(restart, options.get("state"))
-        return self.task.observe(self._states), {}
+        return self.dynamics.observe(self._states), {}
 
-    def step(self, actions: NDArray[Any]) -> tuple[Observations, FloatArray, BoolArray, BoolArray, dict[str, Any]]:
+    def step(self, actions: NDArray[Any]) -> tuple[ObservationArray, Array, BoolArray, BoolArray, dict[str, Any]]:
         """Take one step in every environment.
 
         Parameters
@@ -122,8 +121,8 @@ class TaskVectorEnv(VectorEnv[Observations, NDArray[Any], NDArray[Any]]):
         terminated : ndarray of shape (num_envs,)
         truncated : ndarray of shape (num_envs,)
         info : dict
-            Where an episode ended in mode SAME_STEP, ``info["final_obs"]`` is an object array of
-            shape (num_envs,) with the last observations, and None elsewhere.
+            If an episode ended in mode SAME_STEP, `info["final_obs"]` is an object array of shape (num_envs,) with
+            the last observations, and None elsewhere.
         """
         self._require_reset()
         restart = self._ended
@@ -133,18 +132,18 @@ class TaskVectorEnv(VectorEnv[Observations, NDArray[Any], NDArray[Any]]):
                 'them by reset(options={"reset_mask": terminated | truncated}).'
             )
         self._actions = checked_actions(self.action_space, actions)
-        self._states, rewards, terminated = self.task.step(self._states, self._actions, self.np_random)
+        self._states, rewards, terminated = self.dynamics.step(self._states, self._actions, self.np_random)
         self._elapsed += 1
         truncated = self._elapsed >= self.max_episode_steps
-        if restart.any():  # NEXT_STEP: here the step is the restart, and no transition
+        if restart.any():  # NEXT_STEP: this step restarts the episode and is no transition
             rewards[restart], terminated[restart], truncated[restart] = 0.0, False, False
             self._restart(restart)
         self._ended = terminated | truncated
-        observations = self.task.observe(self._states)
+        observations = self.dynamics.observe(self._states)
         if self.autoreset_mode is AutoresetMode.SAME_STEP and self._ended.any():
             info = _final_info(observations, self._ended)
             self._restart(self._ended)
-            return self.task.observe(self._states), rewards, terminated, truncated, info
+            return self.dynamics.observe(self._states), rewards, terminated, truncated, info
         return observations, rewards, terminated, truncated, {}
 
     def render(self) -> tuple[NDArray[np.uint8], ...] | None:
@@ -162,13 +161,13 @@ class TaskVectorEnv(VectorEnv[Observations, NDArray[Any], NDArray[Any]]):
 
     def _draw(self, i: int) -> Canvas:
         if self._actions is None or self._elapsed[i] == 0:
-            return self.task.draw(self._states[i], None)
-        return self.task.draw(self._states[i], self._actions[i])
+            return self.dynamics.draw(self._states[i], None)
+        return self.dynamics.draw(self._states[i], self._actions[i])
 
     def _restart(self, restart: BoolArray, given: ArrayLike | None = None) -> None:
-        """Start new episodes, in given states or random ones, where `restart` says so."""
+        """Start new episodes where `restart` is True, in given or random states."""
         n = int(np.count_nonzero(restart))
-        starts = self.task.start_states(n, self.np_random, given)
+        starts = self.dynamics.start_states(n, self.np_random, given)
         if n == self.num_envs:
             self._states = starts
         else:
@@ -189,7 +188,7 @@ class TaskVectorEnv(VectorEnv[Observations, NDArray[Any], NDArray[Any]]):
         return max_episode_steps
 
     def _one_seed(self, seed: int | Sequence[int] | None) -> int | None:
-        """Seed of the one generator, made of a seed per environment if need be."""
+        """Seed of the shared generator, combined from one seed per environment if necessary."""
         if seed is None or isinstance(seed, int):
             return seed
         seeds = np.asarray(seed)
@@ -214,8 +213,8 @@ def _autoreset_mode(mode: AutoresetMode | str) -> AutoresetMode:
         raise ValueError(f"autoreset_mode: expected one of {known}, got {mode!r}.") from None
 
 
-def _final_info(observations: Observations, ended: BoolArray) -> dict[str, Any]:
-    """Last observations of the episodes that ended, in the form SyncVectorEnv gives them."""
+def _final_info(observations: ObservationArray, ended: BoolArray) -> dict[str, Any]:
+    """Last observations of the episodes that ended, in the form of SyncVectorEnv."""
     final = np.full(len(ended), None, dtype=object)
     for i in np.flatnonzero(ended):
         final[i] = observations[i]

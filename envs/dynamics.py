@@ -1,13 +1,12 @@
-"""What an environment is made of, without Gymnasium's bookkeeping: a few pure functions over batches.
+"""The dynamics of an environment as pure functions of batches of states.
 
-A :class:`Task` holds constants only. States, actions and random generators go in and come out, so the
-same functions drive one environment, a batch of them, and dynamic programming on a grid of states.
+A `Dynamics` holds constants only. The same functions drive single environments, vector environments, and dynamic
+programming on a grid of states.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from numbers import Integral, Real
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -15,14 +14,13 @@ from gymnasium import Space, spaces
 from numpy.typing import ArrayLike, NDArray
 
 from gptd_rl.envs.rendering import Canvas
+from gptd_rl.types import Array, BoolArray
 
-FloatArray: TypeAlias = NDArray[np.float64]
-BoolArray: TypeAlias = NDArray[np.bool_]
-Observations: TypeAlias = NDArray[np.float32]
+ObservationArray: TypeAlias = NDArray[np.float32]
 
 
-class Task(ABC):
-    """Dynamics, rewards, ends, starts and looks of an environment."""
+class Dynamics(ABC):
+    """Transitions, rewards, terminal states, start states, observations and pictures of an environment."""
 
     @property
     @abstractmethod
@@ -42,20 +40,18 @@ class Task(ABC):
     @property
     @abstractmethod
     def render_fps(self) -> int:
-        """Frames per second at which a film of the task looks natural."""
+        """Frames per second at which a film looks natural."""
 
     @abstractmethod
-    def sample_states(self, n: int, rng: np.random.Generator) -> FloatArray:
+    def sample_states(self, n: int, rng: np.random.Generator) -> Array:
         """Random start states, an array of shape (n, n_state_dims)."""
 
     @abstractmethod
-    def may_start(self, states: FloatArray) -> BoolArray:
+    def may_start(self, states: Array) -> BoolArray:
         """Whether an episode may start in each of the states, an array of shape (n,)."""
 
     @abstractmethod
-    def step(
-        self, states: FloatArray, actions: NDArray[Any], rng: np.random.Generator
-    ) -> tuple[FloatArray, FloatArray, BoolArray]:
+    def step(self, states: Array, actions: NDArray[Any], rng: np.random.Generator) -> tuple[Array, Array, BoolArray]:
         """States reached, rewards, and whether the states reached are terminal.
 
         Parameters
@@ -73,21 +69,21 @@ class Task(ABC):
         """
 
     @abstractmethod
-    def observe(self, states: FloatArray) -> Observations:
-        """What the agent sees of each state, a new array of shape (n, n_observation_dims)."""
+    def observe(self, states: Array) -> ObservationArray:
+        """Observation of each state, a new array of shape (n, n_observation_dims)."""
 
     @abstractmethod
-    def draw(self, state: FloatArray, action: NDArray[Any] | None) -> Canvas:
+    def draw(self, state: Array, action: NDArray[Any] | None) -> Canvas:
         """Picture of one state, of shape (n_state_dims,), and the action that led there."""
 
-    def start_states(self, n: int, rng: np.random.Generator, given: ArrayLike | None = None) -> FloatArray:
-        """Start states, drawn at random or as the caller wants them.
+    def start_states(self, n: int, rng: np.random.Generator, given: ArrayLike | None = None) -> Array:
+        """Start states, random or given.
 
         Parameters
         ----------
         n : int
         rng : numpy.random.Generator
-        given : array_like of shape (n, n_state_dims), optional
+        given : array-like of shape (n, n_state_dims), optional
 
         Returns
         -------
@@ -117,7 +113,7 @@ def checked_actions(space: Space[Any], actions: Any) -> NDArray[Any]:
     ----------
     space : gymnasium.Space
         Space of one action, or of a batch.
-    actions : array_like
+    actions : array-like
 
     Returns
     -------
@@ -134,42 +130,7 @@ def checked_actions(space: Space[Any], actions: Any) -> NDArray[Any]:
 
 
 def check_options(options: dict[str, Any] | None, known: tuple[str, ...]) -> None:
-    """Refuse options of ``reset`` that nobody would read."""
+    """Refuse unknown options of `reset`."""
     for name in options or {}:
         if name not in known:
             raise ValueError(f"reset options: expected some of {list(known)}, got {name!r}.")
-
-
-def check_number(
-    name: str,
-    value: object,
-    *,
-    minimum: float = -np.inf,
-    above: float = -np.inf,
-    integer: bool = False,
-) -> None:
-    """Refuse what is not a finite number, or too small a one.
-
-    Parameters
-    ----------
-    name : str
-        The keyword, for the message.
-    value : object
-    minimum : float
-        Smallest value allowed.
-    above : float
-        Largest value just refused.
-    integer : bool
-        Whether the number must be whole.
-    """
-    kind = Integral if integer else Real
-    if not isinstance(value, bool) and isinstance(value, kind):
-        number = float(value)
-        if np.isfinite(number) and number >= minimum and number > above:
-            return
-    what = "an integer" if integer else "a finite number"
-    if minimum > -np.inf:
-        what += f" >= {minimum:g}"
-    if above > -np.inf:
-        what += f" > {above:g}"
-    raise ValueError(f"{name}: expected {what}, got {value!r}.")

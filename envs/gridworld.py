@@ -1,4 +1,4 @@
-"""The paper's gridworld, in which only x matters and every other coordinate is noise."""
+"""The paper's gridworld: values depend on x only, and every other coordinate is noise."""
 
 from __future__ import annotations
 
@@ -9,25 +9,25 @@ import numpy as np
 from gymnasium import spaces
 from numpy.typing import NDArray
 
-from gptd_rl.envs.batched import TaskVectorEnv
-from gptd_rl.envs.dynamics import FloatArray, Observations, Task, check_number
+from gptd_rl.checks import check_number
+from gptd_rl.envs.batched import DynamicsVectorEnv
+from gptd_rl.envs.dynamics import Dynamics, ObservationArray
 from gptd_rl.envs.rendering import BLUE, GREEN, GREY, INK, Canvas
-from gptd_rl.envs.single import TaskEnv
-from gptd_rl.types import BoolArray
+from gptd_rl.envs.single import DynamicsEnv
+from gptd_rl.types import Array, BoolArray
 
 MAX_EPISODE_STEPS = 200
 LEFT, RIGHT = 0, 1
 
 
 @dataclass(frozen=True, kw_only=True)
-class LatentGridworld(Task):
-    """Walk to the middle column; how high one stands in it does not matter.
+class LatentGridworld(Dynamics):
+    """Walk to the middle column, at any height.
 
-    The state is (x, y, ...), whole numbers from 1 to `size`: x is moved by the two actions, left (0)
-    and right (1), and at each move every other coordinate goes one up or one down, 50 % each. All
-    stay inside: a step against the border has no effect. Every step costs 1, the step *into*
-    the middle column too; there the episode terminates, nothing more being earned. It starts
-    uniformly in the cells outside the middle column.
+    The state is (x, y, ...), whole numbers from 1 to `size`. The two actions move x left (0) or right (1); every other
+    coordinate moves one up or down with probability ½ each. A step against the border has no effect. Every step costs
+    1, including the step *into* the middle column, where the episode terminates. Start states are uniform over the
+    cells outside the middle column.
 
     Parameters
     ----------
@@ -75,27 +75,25 @@ class LatentGridworld(Task):
         """Frames per second slow enough to see each move."""
         return 4
 
-    def sample_states(self, n: int, rng: np.random.Generator) -> FloatArray:
+    def sample_states(self, n: int, rng: np.random.Generator) -> Array:
         """Cells drawn uniformly outside the middle column, of shape (n, n_state_dims)."""
         states = rng.integers(1, self.size + 1, size=(n, self.n_state_dims)).astype(np.float64)
         columns = rng.integers(1, self.size, size=n)
         states[:, 0] = columns + (columns >= self.middle)  # steps over the middle
         return states
 
-    def may_start(self, states: FloatArray) -> BoolArray:
+    def may_start(self, states: Array) -> BoolArray:
         """Whether states of shape (n, n_state_dims) are cells outside the middle column."""
         cells = (states == np.round(states)) & (states >= 1) & (states <= self.size)
         allowed: BoolArray = cells.all(axis=1) & ~self.is_terminal(states)
         return allowed
 
-    def is_terminal(self, states: FloatArray) -> BoolArray:
+    def is_terminal(self, states: Array) -> BoolArray:
         """Whether states of shape (n, n_state_dims) are in the middle column."""
         terminal: BoolArray = states[:, 0] == self.middle
         return terminal
 
-    def step(
-        self, states: FloatArray, actions: NDArray[Any], rng: np.random.Generator
-    ) -> tuple[FloatArray, FloatArray, BoolArray]:
+    def step(self, states: Array, actions: NDArray[Any], rng: np.random.Generator) -> tuple[Array, Array, BoolArray]:
         """States reached, rewards, and whether the states reached are in the middle column.
 
         Parameters
@@ -115,18 +113,18 @@ class LatentGridworld(Task):
         reached = np.clip(states + (2 * forward - 1), 1, self.size)
         return reached, np.full(len(states), self.step_reward), self.is_terminal(reached)
 
-    def observe(self, states: FloatArray) -> Observations:
+    def observe(self, states: Array) -> ObservationArray:
         """The states themselves, as float32, an array of shape (n, n_state_dims)."""
         return states.astype(np.float32)
 
-    def draw(self, state: FloatArray, action: NDArray[Any] | None) -> Canvas:
-        """Picture of the cells with x to the right and y upwards; more coordinates stand beside.
+    def draw(self, state: Array, action: NDArray[Any] | None) -> Canvas:
+        """Picture of the cells with x to the right and y upwards, and further coordinates beside it.
 
         Parameters
         ----------
         state : ndarray of shape (n_state_dims,)
         action : ndarray, optional
-            Not drawn: the next picture shows what it did.
+            Not drawn.
 
         Returns
         -------
@@ -148,30 +146,30 @@ class LatentGridworld(Task):
         return canvas
 
 
-class LatentGridworldEnv(TaskEnv):
-    """One gridworld: ``gymnasium.make("gptd_rl/LatentGridworld-v0", **constants)``.
+class LatentGridworldEnv(DynamicsEnv):
+    """One gridworld: `gymnasium.make("gptd_rl/LatentGridworld-v0", **constants)`.
 
     Parameters
     ----------
     render_mode : {"rgb_array", "human"}, optional
     **constants
-        Keywords of :class:`LatentGridworld`.
+        Arguments of `LatentGridworld`.
     """
 
-    task_class = LatentGridworld
+    dynamics_class = LatentGridworld
 
 
-class LatentGridworldVectorEnv(TaskVectorEnv):
-    """Many gridworlds: ``gymnasium.make_vec("gptd_rl/LatentGridworld-v0", num_envs, **constants)``.
+class LatentGridworldVectorEnv(DynamicsVectorEnv):
+    """Many gridworlds: `gymnasium.make_vec("gptd_rl/LatentGridworld-v0", num_envs, **constants)`.
 
     Parameters
     ----------
     num_envs : int
     max_episode_steps, render_mode, autoreset_mode
-        As for :class:`~gptd_rl.envs.batched.TaskVectorEnv`.
+        As for `DynamicsVectorEnv`.
     **constants
-        Keywords of :class:`LatentGridworld`.
+        Arguments of `LatentGridworld`.
     """
 
-    task_class = LatentGridworld
+    dynamics_class = LatentGridworld
     default_max_episode_steps = MAX_EPISODE_STEPS

@@ -1,4 +1,4 @@
-"""The underpowered pendulum of Deisenroth et al. (2009), swung up from anywhere, as an episodic task."""
+"""The swing-up of the underpowered pendulum of Deisenroth et al. (2009) from any state, in episodes."""
 
 from __future__ import annotations
 
@@ -9,24 +9,25 @@ import numpy as np
 from gymnasium import spaces
 from numpy.typing import ArrayLike, NDArray
 
-from gptd_rl.envs.batched import TaskVectorEnv
-from gptd_rl.envs.dynamics import FloatArray, Observations, Task, check_number
+from gptd_rl.checks import check_number
+from gptd_rl.envs.batched import DynamicsVectorEnv
+from gptd_rl.envs.dynamics import Dynamics, ObservationArray
 from gptd_rl.envs.rendering import BLUE, GREEN, GREY, INK, RED, Canvas
-from gptd_rl.envs.single import TaskEnv
-from gptd_rl.types import BoolArray
+from gptd_rl.envs.single import DynamicsEnv
+from gptd_rl.types import Array, BoolArray
 
 MAX_EPISODE_STEPS = 200
 
 
 @dataclass(frozen=True, kw_only=True)
-class PendulumSwingUp(Task):
+class PendulumSwingUp(Dynamics):
     """Swing an underpowered pendulum up and bring it almost to rest there.
 
     The state is (φ, φ̇), the angle from upright in [−π, π), clockwise positive, and the angular
     speed. With torque u, m l² φ̈ = −μ φ̇ + m g l sin φ + u. Leaving a state earns the reward
     exp(−φ² − 0.2 φ̇²) − 1 of the state *left*, so that V(x) = r(x) + γ V(x′) as in Deisenroth's
-    recursion; the action costs nothing. The episode terminates in a state with
-    |φ| ≤ `goal_angle` and |φ̇| ≤ `goal_speed`. It starts uniformly in the rest of the state space.
+    recursion; actions have no cost. The episode terminates in a state with |φ| ≤ `goal_angle` and |φ̇| ≤ `goal_speed`.
+    Start states are uniform over the rest of the state space.
 
     Parameters
     ----------
@@ -103,7 +104,7 @@ class PendulumSwingUp(Task):
         """Frames per second of a film in real time."""
         return max(1, round(1 / self.dt))
 
-    def sample_states(self, n: int, rng: np.random.Generator) -> FloatArray:
+    def sample_states(self, n: int, rng: np.random.Generator) -> Array:
         """States drawn uniformly outside the terminal region, of shape (n, 2)."""
         high = np.array([np.pi, self.max_speed])
         states = rng.uniform(-high, high, size=(n, 2))
@@ -111,34 +112,34 @@ class PendulumSwingUp(Task):
             states[terminal] = rng.uniform(-high, high, size=(np.count_nonzero(terminal), 2))
         return states
 
-    def may_start(self, states: FloatArray) -> BoolArray:
+    def may_start(self, states: Array) -> BoolArray:
         """Whether states of shape (n, 2) are in the state space and not terminal."""
         angles, speeds = states.T
         inside = (angles >= -np.pi) & (angles < np.pi) & (np.abs(speeds) <= self.max_speed)
         allowed: BoolArray = inside & ~self.is_terminal(states)
         return allowed
 
-    def is_terminal(self, states: FloatArray) -> BoolArray:
+    def is_terminal(self, states: Array) -> BoolArray:
         """Whether states of shape (n, 2) end the episode."""
         angles, speeds = np.abs(states).T
         terminal: BoolArray = (angles <= self.goal_angle) & (speeds <= self.goal_speed)
         return terminal
 
-    def rewards(self, states: FloatArray) -> FloatArray:
+    def rewards(self, states: Array) -> Array:
         """Rewards for leaving states of shape (n, 2)."""
         angles, speeds = states.T
         weighted = self.angle_weight * angles**2 + self.speed_weight * speeds**2
-        rewards: FloatArray = np.expm1(-weighted)
+        rewards: Array = np.expm1(-weighted)
         return rewards
 
-    def torques(self, actions: ArrayLike) -> FloatArray:
+    def torques(self, actions: ArrayLike) -> Array:
         """Torques of actions, an array of shape (n,)."""
         shares = np.asarray(actions, dtype=np.float64).reshape(-1)
         if self.n_torques is not None:
             shares = 2 * shares / (self.n_torques - 1) - 1
         return self.max_torque * shares
 
-    def advance(self, states: FloatArray, torques: FloatArray) -> FloatArray:
+    def advance(self, states: Array, torques: Array) -> Array:
         """States reached from states of shape (n, 2) by torques of shape (n,) held for one step."""
         angles, speeds = states.T
         h = self.dt / self.substeps
@@ -153,15 +154,13 @@ class PendulumSwingUp(Task):
             speeds = np.clip(speeds, -self.max_speed, self.max_speed)
         return np.stack([wrap_angles(angles), speeds], axis=1)
 
-    def accelerations(self, angles: FloatArray, speeds: FloatArray, torques: FloatArray) -> FloatArray:
+    def accelerations(self, angles: Array, speeds: Array, torques: Array) -> Array:
         """Angular accelerations φ̈, all arrays being of shape (n,)."""
         inertia = self.mass * self.length**2
         weight = self.mass * self.gravity * self.length
         return (weight * np.sin(angles) - self.friction * speeds + torques) / inertia
 
-    def step(
-        self, states: FloatArray, actions: NDArray[Any], rng: np.random.Generator
-    ) -> tuple[FloatArray, FloatArray, BoolArray]:
+    def step(self, states: Array, actions: NDArray[Any], rng: np.random.Generator) -> tuple[Array, Array, BoolArray]:
         """States reached, rewards of the states left, and whether the states reached are terminal.
 
         Parameters
@@ -170,7 +169,7 @@ class PendulumSwingUp(Task):
         actions : ndarray of shape (n,) or (n, 1)
             Indices of torques, or shares of the largest torque.
         rng : numpy.random.Generator
-            Not used: nothing is random but the start.
+            Not used: only start states are random.
 
         Returns
         -------
@@ -181,14 +180,14 @@ class PendulumSwingUp(Task):
         reached = self.advance(states, self.torques(actions))
         return reached, self.rewards(states), self.is_terminal(reached)
 
-    def observe(self, states: FloatArray) -> Observations:
-        """Observations of states of shape (n, 2), an array of shape (n, 2) or (n, 3)."""
+    def observe(self, states: Array) -> ObservationArray:
+        """ObservationArray of states of shape (n, 2), an array of shape (n, 2) or (n, 3)."""
         if self.observation == "angle":
             return states.astype(np.float32)
         angles, speeds = states.T
         return np.stack([np.cos(angles), np.sin(angles), speeds], axis=1).astype(np.float32)
 
-    def states_of(self, observations: ArrayLike) -> FloatArray:
+    def states_of(self, observations: ArrayLike) -> Array:
         """States of shape (n, 2) behind observations of shape (n, 2) or (n, 3)."""
         seen = np.asarray(observations, dtype=np.float64)
         n_dims = self.observation_space.shape[0]
@@ -199,8 +198,8 @@ class PendulumSwingUp(Task):
         angles = seen[:, 0] if n_dims == 2 else np.arctan2(seen[:, 1], seen[:, 0])
         return np.stack([wrap_angles(angles), seen[:, -1]], axis=1)
 
-    def draw(self, state: FloatArray, action: NDArray[Any] | None) -> Canvas:
-        """Picture of the rod, the place it should go to, and the torque as an arrow.
+    def draw(self, state: Array, action: NDArray[Any] | None) -> Canvas:
+        """Picture of the rod, the goal, and the torque as an arrow.
 
         Parameters
         ----------
@@ -226,7 +225,7 @@ class PendulumSwingUp(Task):
         return canvas
 
     def _draw_torque(self, canvas: Canvas, torque: float) -> None:
-        """An arc around the pivot, as long as the torque is large, with its point ahead."""
+        """Draw an arrow around the pivot, with a length proportional to the torque."""
         if torque == 0:
             return
         radius, end = 0.35 * self.length, 2.0 * torque / self.max_torque
@@ -237,41 +236,41 @@ class PendulumSwingUp(Task):
         canvas.polygon([_on_circle(a, factor * radius) for a, factor in point], RED)
 
 
-def wrap_angles(angles: FloatArray) -> FloatArray:
-    """Angles shifted by whole turns into [−π, π); those inside stay exactly as they are."""
+def wrap_angles(angles: Array) -> Array:
+    """Angles shifted by whole turns into [−π, π); those inside are returned unchanged."""
     turns = np.floor((angles + np.pi) / (2 * np.pi))
     wrapped = np.maximum(angles - 2 * np.pi * turns, -np.pi)
-    return np.where(wrapped < np.pi, wrapped, -np.pi)  # rounding may take it to either end
+    return np.where(wrapped < np.pi, wrapped, -np.pi)  # rounding may reach either end
 
 
 def _on_circle(angle: float, radius: float) -> tuple[float, float]:
     return radius * np.sin(angle), radius * np.cos(angle)
 
 
-class PendulumSwingUpEnv(TaskEnv):
-    """One pendulum: ``gymnasium.make("gptd_rl/PendulumSwingUp-v0", **constants)``.
+class PendulumSwingUpEnv(DynamicsEnv):
+    """One pendulum: `gymnasium.make("gptd_rl/PendulumSwingUp-v0", **constants)`.
 
     Parameters
     ----------
     render_mode : {"rgb_array", "human"}, optional
     **constants
-        Keywords of :class:`PendulumSwingUp`.
+        Arguments of `PendulumSwingUp`.
     """
 
-    task_class = PendulumSwingUp
+    dynamics_class = PendulumSwingUp
 
 
-class PendulumSwingUpVectorEnv(TaskVectorEnv):
-    """Many pendulums: ``gymnasium.make_vec("gptd_rl/PendulumSwingUp-v0", num_envs, **constants)``.
+class PendulumSwingUpVectorEnv(DynamicsVectorEnv):
+    """Many pendulums: `gymnasium.make_vec("gptd_rl/PendulumSwingUp-v0", num_envs, **constants)`.
 
     Parameters
     ----------
     num_envs : int
     max_episode_steps, render_mode, autoreset_mode
-        As for :class:`~gptd_rl.envs.batched.TaskVectorEnv`.
+        As for `DynamicsVectorEnv`.
     **constants
-        Keywords of :class:`PendulumSwingUp`.
+        Arguments of `PendulumSwingUp`.
     """
 
-    task_class = PendulumSwingUp
+    dynamics_class = PendulumSwingUp
     default_max_episode_steps = MAX_EPISODE_STEPS

@@ -26,7 +26,7 @@ _OVERSAMPLING = 2  # drawn larger, then shrunk: smooth edges
 
 
 class Canvas:
-    """A picture under way; x grows to the right, y grows upwards.
+    """A picture to draw on; x grows to the right, y upwards.
 
     Parameters
     ----------
@@ -84,14 +84,14 @@ class Canvas:
 
 
 class Window:
-    """A window on the screen, opened by the first picture. Copies and pickles come closed."""
+    """A window on the screen that the first picture opens. Copies and pickles are closed."""
 
     def __init__(self) -> None:
         self._screen: Any = None
         self._clock: Any = None
 
     def show(self, pixels: NDArray[np.uint8], fps: int) -> None:
-        """Show a picture of shape (height, width, 3), waiting so as not to exceed `fps`."""
+        """Show a picture of shape (height, width, 3), at most `fps` per second."""
         pygame = _load_pygame()
         if self._screen is None:
             pygame.display.init()
@@ -103,7 +103,7 @@ class Window:
         self._clock.tick(fps)
 
     def close(self) -> None:
-        """Close the window; it may be closed already."""
+        """Close the window if it is open."""
         if self._screen is not None:
             _load_pygame().display.quit()
             self._screen = self._clock = None

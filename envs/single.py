@@ -1,4 +1,4 @@
-"""One environment around a task: a batch of one."""
+"""Single environments: a batch of one `Dynamics`."""
 
 from __future__ import annotations
 
@@ -9,45 +9,46 @@ import numpy as np
 from gymnasium.error import ResetNeeded
 from numpy.typing import NDArray
 
-from gptd_rl.envs.dynamics import FloatArray, Observations, Task, check_options, checked_actions
+from gptd_rl.envs.dynamics import Dynamics, ObservationArray, check_options, checked_actions
 from gptd_rl.envs.rendering import Window, check_render_mode
+from gptd_rl.types import Array
 
 
-class TaskEnv(gym.Env[Observations, Any]):
-    """Gymnasium environment around a task.
+class DynamicsEnv(gym.Env[ObservationArray, Any]):
+    """Gymnasium environment with given dynamics.
 
     Parameters
     ----------
     render_mode : {"rgb_array", "human"}, optional
     **constants
-        Keywords of the task.
+        Arguments of the dynamics.
     """
 
     metadata = {"render_modes": ["rgb_array", "human"], "render_fps": 20}
-    task_class: ClassVar[type[Task]]
+    dynamics_class: ClassVar[type[Dynamics]]
 
     def __init__(self, *, render_mode: str | None = None, **constants: Any) -> None:
         check_render_mode(render_mode, self.metadata["render_modes"])
-        self.task = self.task_class(**constants)
-        self.metadata = {**self.metadata, "render_fps": self.task.render_fps}
+        self.dynamics = self.dynamics_class(**constants)
+        self.metadata = {**self.metadata, "render_fps": self.dynamics.render_fps}
         self.render_mode = render_mode
-        self.observation_space = cast(gym.Space[Observations], self.task.observation_space)
-        self.action_space = self.task.action_space
-        self._states: FloatArray | None = None  # [1, n_state_dims]
+        self.observation_space = cast(gym.Space[ObservationArray], self.dynamics.observation_space)
+        self.action_space = self.dynamics.action_space
+        self._states: Array | None = None  # [1, n_state_dims]
         self._action: NDArray[Any] | None = None
         self._terminated = False
         self._window = Window()
 
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
-    ) -> tuple[Observations, dict[str, Any]]:
+    ) -> tuple[ObservationArray, dict[str, Any]]:
         """Start an episode.
 
         Parameters
         ----------
         seed : int, optional
         options : dict, optional
-            ``{"state": [...]}`` starts in that state, of shape (n_state_dims,).
+            `{"state": [...]}` starts in that state, of shape (n_state_dims,).
 
         Returns
         -------
@@ -58,12 +59,12 @@ class TaskEnv(gym.Env[Observations, Any]):
         super().reset(seed=seed)
         check_options(options, ("state",))
         given = (options or {}).get("state")
-        self._states = self.task.start_states(1, self.np_random, None if given is None else [given])
+        self._states = self.dynamics.start_states(1, self.np_random, None if given is None else [given])
         self._action = None
         self._terminated = False
         return self._show(self._states), {}
 
-    def step(self, action: Any) -> tuple[Observations, float, bool, bool, dict[str, Any]]:
+    def step(self, action: Any) -> tuple[ObservationArray, float, bool, bool, dict[str, Any]]:
         """Take one step.
 
         Parameters
@@ -77,22 +78,22 @@ class TaskEnv(gym.Env[Observations, Any]):
         reward : float
         terminated : bool
         truncated : bool
-            Always False: the time limit is ``gymnasium.make``'s business (``max_episode_steps``).
+            Always False: `gymnasium.make` adds the time limit (`max_episode_steps`).
         info : dict
             Empty.
         """
         if self._states is None or self._terminated:
             raise ResetNeeded("no episode is under way: call reset() before step().")
         self._action = checked_actions(self.action_space, action)
-        self._states, rewards, terminated = self.task.step(self._states, self._action[np.newaxis], self.np_random)
+        self._states, rewards, terminated = self.dynamics.step(self._states, self._action[np.newaxis], self.np_random)
         self._terminated = bool(terminated[0])
         return self._show(self._states), float(rewards[0]), self._terminated, False, {}
 
-    def _show(self, states: FloatArray) -> Observations:
-        """Observation of the state; a person watching sees it too."""
+    def _show(self, states: Array) -> ObservationArray:
+        """Observation of the state; in mode "human" the window shows it, too."""
         if self.render_mode == "human":
             self.render()
-        observation: Observations = self.task.observe(states)[0]
+        observation: ObservationArray = self.dynamics.observe(states)[0]
         return observation
 
     def render(self) -> NDArray[np.uint8] | None:
@@ -101,14 +102,14 @@ class TaskEnv(gym.Env[Observations, Any]):
         Returns
         -------
         ndarray of shape (height, width, 3) or None
-            The picture in mode ``"rgb_array"``; in mode ``"human"`` it goes to a window.
+            The picture in mode `"rgb_array"`; in mode `"human"` it goes to a window.
         """
         if self.render_mode is None:
             gym.logger.warn("render() does nothing: make the environment with a render_mode.")
             return None
         if self._states is None:
             raise ResetNeeded("nothing to draw yet: call reset() before render().")
-        pixels = self.task.draw(self._states[0], self._action).pixels()
+        pixels = self.dynamics.draw(self._states[0], self._action).pixels()
         if self.render_mode == "rgb_array":
             return pixels
         self._window.show(pixels, self.metadata["render_fps"])

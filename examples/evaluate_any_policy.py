@@ -1,7 +1,8 @@
-"""Evaluate what is no Stable-Baselines3 agent: a rule of one line, and a controller with a ``predict`` of its own.
+"""Evaluate policies of any kind: a rule of one line, and a controller with a ``predict`` method.
 
-Whatever maps an observation to an action is a policy. So is any object with ``predict(observations, deterministic=…)``
-that returns the actions for a batch and a memory, or None: a few lines around the agents of any library.
+A function from an observation to an action is a policy. So is any object with a method
+``predict(observations, deterministic=…)`` that returns the actions for a batch and a hidden state, or None: a few lines
+around the agents of any library.
 """
 
 from __future__ import annotations
@@ -12,15 +13,13 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import rich
 
 import gptd_rl
-from gptd_rl.report.summary import summary
 
 
 @dataclass
 class Arguments:
-    """What the example does."""
+    """Arguments of the example."""
 
     n_transitions: int = 2_000
     seed: int = 0
@@ -33,17 +32,17 @@ def push_the_way_it_moves(observation: np.ndarray) -> int:
 
 
 class LinearController:
-    """A controller for CartPole, as another library might have it, with the one method that is needed."""
+    """A controller for CartPole, as of another library, with the one method that is needed."""
 
     def __init__(self, gains: list[float]) -> None:
         self.gains = np.array(gains)
 
     def control(self, states: np.ndarray) -> np.ndarray:
-        """The force that it would like to use, of shape (n,)."""
+        """The desired force, of shape (n,)."""
         return states @ self.gains
 
     def predict(self, observations: np.ndarray, deterministic: bool = True) -> tuple[np.ndarray, Any]:
-        """Push right or left; there is no memory."""
+        """Push right or left; there is no hidden state."""
         return (self.control(observations) > 0).astype(np.int64), None
 
 
@@ -51,11 +50,11 @@ def main(args: Arguments) -> None:
     """Evaluate both; the second gets a page, too."""
     n, seed = args.n_transitions, args.seed
     rule = gptd_rl.evaluate_agent(push_the_way_it_moves, "MountainCar-v0", n_transitions=n, seed=seed)
-    rich.print(summary(rule))
+    print(rule.summary())
 
-    controller = LinearController(gains=[0.0, 0.0, 0.3, 1.0])  # it does not look where the cart is
+    controller = LinearController(gains=[0.0, 0.0, 0.3, 1.0])  # it ignores the position of the cart
     found = gptd_rl.evaluate_agent(controller, "CartPole-v1", n_transitions=n, seed=seed)
-    rich.print(summary(found))
+    print(found.summary())
     print(f"page: {found.write(args.out)}")
 
 

@@ -1,8 +1,7 @@
-"""How good is a trained agent, what does it look at, and can that be believed? What ``make demo`` runs.
+"""Evaluate a Stable-Baselines3 agent: its value, the relevance of its inputs, and a check. What ``make demo`` runs.
 
-A small A2C of Stable-Baselines3 learns CartPole, once: the archive is kept, and read again as a stranger's would be,
-without running code in it. Then it is evaluated, and demo/index.html shows all that was found. It is a good agent, not
-a perfect one: see what its own critic believes.
+A small A2C learns CartPole, once: the archive is kept, and loaded without running code in it. Then the agent is
+evaluated, and demo/index.html shows the results. It is a good agent, not a perfect one: compare its own critic.
 
     python examples/evaluate_sb3_agent.py [--out demo] [--small]
 """
@@ -13,20 +12,18 @@ import argparse
 from dataclasses import dataclass
 from pathlib import Path
 
-import rich
 import torch
 from stable_baselines3 import A2C
 from stable_baselines3.common.env_util import make_vec_env
 
 import gptd_rl
-from gptd_rl.evaluation.results import Evaluation
-from gptd_rl.report.summary import summary
-from gptd_rl.sb3.loading import load_agent
+from gptd_rl.evaluation import Evaluation
+from gptd_rl.sb3 import load_agent
 
 
 @dataclass
 class Arguments:
-    """What the example does."""
+    """Arguments of the example."""
 
     out: Path = Path("demo")
     env: str = "CartPole-v1"
@@ -37,8 +34,8 @@ class Arguments:
 
 
 def main(args: Arguments) -> Evaluation:
-    """Train if need be, load, evaluate, write, and print."""
-    torch.set_num_threads(1)  # the networks are small: more threads would wait for each other
+    """Train if there is no archive, load, evaluate, print, and write the page."""
+    torch.set_num_threads(1)  # the networks are too small for more
     archive = args.out / f"a2c-{args.env}-{args.n_steps}-steps.zip"
     if not archive.exists():
         args.out.mkdir(parents=True, exist_ok=True)
@@ -48,7 +45,7 @@ def main(args: Arguments) -> Evaluation:
 
     agent = load_agent(archive)
     evaluation = gptd_rl.evaluate_agent(agent, args.env, n_transitions=args.n_transitions, seed=args.seed)
-    rich.print(summary(evaluation))
+    print(evaluation.summary())
     print(f"page: {evaluation.write(args.out)}")
     return evaluation
 

@@ -25,9 +25,9 @@ class Arguments:
 
 
 def main(args: Arguments) -> PolicyIteration:
-    """Learn, measure on fresh episodes, save, draw."""
+    """Learn, evaluate on new episodes, plot."""
     agent = PolicyIteration(args.env, seed=args.seed).learn(args.total_timesteps)
-    returns = agent.measure(args.n_episodes, seed=1_000)
+    returns = agent.evaluate(args.n_episodes, seed=1_000)
     error = np.std(returns) / np.sqrt(len(returns))
     print(f"{args.env} after {args.total_timesteps} steps: return {np.mean(returns):.1f} ± {error:.1f}, fresh episodes")
     for number, share in enumerate(agent.relevances_ * agent.data.states.var(axis=0)):

@@ -1,8 +1,8 @@
-"""Watch an agent learn, with error bars: `GPTDEvalCallback` writes to TensorBoard what the policy is worth, and why.
+"""Values with intervals during training: `GPTDEvalCallback` logs them to TensorBoard, with the relevance of inputs.
 
-A2C learns the paper's gridworld, in which one walks to the middle column; each step costs 1, and y does not matter. As
-the policy gets better its value rises to the best there is, and y's relevance for it goes to nothing. What TensorBoard
-would show is read from its files and printed. To see it there: tensorboard --logdir runs
+A2C learns to walk to the middle column of the paper's gridworld; each step costs 1, and y does not matter. As the
+policy improves, its value rises to the optimum, and the relevance of y vanishes. The curves are read from the files of
+TensorBoard and printed. To see them there: tensorboard --logdir runs
 """
 
 from __future__ import annotations
@@ -23,23 +23,23 @@ from gptd_rl.evaluation import GPTDEvalCallback
 
 @dataclass
 class Arguments:
-    """What the example does."""
+    """Arguments of the example."""
 
     env: str = "gptd_rl/LatentGridworld-v0"
     n_steps: int = 20_000
     n_envs: int = 8
-    n_looks: int = 5
-    n_transitions: int = 500  # for each of them
+    n_evaluations: int = 5
+    n_transitions: int = 500  # of each evaluation
     seed: int = 0
     log: Path = Path("runs")
 
 
 def main(args: Arguments) -> GPTDEvalCallback:
-    """Train with the callback, and print the curves that it left."""
-    torch.set_num_threads(1)  # the networks are small: more threads would wait for each other
+    """Train with the callback, and print the curves that it logged."""
+    torch.set_num_threads(1)  # the networks are too small for more
     callback = GPTDEvalCallback(
-        args.env,  # one of its own, beside those of the training
-        eval_freq=args.n_steps // args.n_envs // args.n_looks,  # it is called once for all of these
+        args.env,  # not that of the training
+        eval_freq=args.n_steps // args.n_envs // args.n_evaluations,  # one call for all environments
         n_transitions=args.n_transitions,
     )
     envs = make_vec_env(args.env, args.n_envs, seed=args.seed)
@@ -52,17 +52,17 @@ def main(args: Arguments) -> GPTDEvalCallback:
     print(f"{'steps':>7}", *(f"{key:>12}" for key in keys))
     for points in zip(*curves, strict=True):
         print(f"{points[0].step:7d}", *(f"{point.value:12.3g}" for point in points))
-    print(f"the best policy's value, for comparison: {best_value(args):.2f}")
+    print(f"value of the optimal policy, for comparison: {best_value(args):.2f}")
     print(f"files for TensorBoard: {model.logger.dir}")
     return callback
 
 
 def best_value(args: Arguments) -> float:
-    """Of going straight to the middle, averaged over starts."""
+    """Value of the optimal policy, averaged over start states."""
     env = gym.make(args.env)
     starts = [env.reset(seed=i)[0] for i in range(1_000)]
     return float(TowardsMiddle().value(starts, gamma=0.99).mean())
 
 
 if __name__ == "__main__":
-    main(Arguments(n_steps=800, n_looks=1, n_transitions=200) if "--small" in sys.argv else Arguments())
+    main(Arguments(n_steps=800, n_evaluations=1, n_transitions=200) if "--small" in sys.argv else Arguments())

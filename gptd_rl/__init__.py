@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING
 
 from gptd_rl.data.trajectories import Trajectories
 from gptd_rl.envs import register_environments
+from gptd_rl.estimators.conformal import Calibrated
 from gptd_rl.estimators.gptd import GPTD
 from gptd_rl.estimators.gptdq import GPTDQ
 from gptd_rl.estimators.online import OnlineGPTD, Transition
@@ -13,6 +14,7 @@ from gptd_rl.exceptions import CollectionError
 from gptd_rl.kernels.metrics import ARD, FactorAnalysis, Isotropic
 from gptd_rl.kernels.stationary import SquaredExponential
 from gptd_rl.rollouts.collect import collect
+from gptd_rl.version import __version__
 
 if TYPE_CHECKING:
     from gptd_rl.evaluation.evaluate import evaluate_agent
@@ -39,6 +41,7 @@ __all__ = [
     "ARD",
     "GPTD",
     "GPTDQ",
+    "Calibrated",
     "CollectionError",
     "FactorAnalysis",
     "Isotropic",
@@ -46,9 +49,9 @@ __all__ = [
     "SquaredExponential",
     "Trajectories",
     "Transition",
+    "__version__",
     "collect",
     "collect_to_minari",
     "evaluate_agent",
     "load",
 ]
-__version__ = "0.1.0"

@@ -1,41 +1,129 @@
-"""A line in the terminal that says how far a fit has come."""
+"""Progress and interruption of long computations."""
 
 from __future__ import annotations
 
 import time
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, Protocol
 
-# Passes over all data that a sparse fit takes, as far as one can say beforehand.
+from gptd_rl.exceptions import InterruptedFitWarning
+
+# Expected number of passes over all data in a sparse fit.
 EXPECTED_PASSES = 16
 
 
+class Progress(Protocol):
+    """Receives the progress of a computation, stage by stage."""
+
+    def started(self, stage: str, total: int = 0) -> None:
+        """A stage begins; `total` is its number of steps, 0 if unknown."""
+
+    def advanced(self, stage: str, done: int, total: int = 0, note: str = "") -> None:
+        """`done` of `total` steps of a stage are complete; `note` describes the last one."""
+
+    def closed(self, stage: str) -> None:
+        """A stage is complete."""
+
+
+class NoProgress:
+    """Progress that is not shown."""
+
+    def started(self, stage: str, total: int = 0) -> None:
+        """See `Progress`."""
+
+    def advanced(self, stage: str, done: int, total: int = 0, note: str = "") -> None:
+        """See `Progress`."""
+
+    def closed(self, stage: str) -> None:
+        """See `Progress`."""
+
+
+class StageBars:
+    """Progress as one bar of `rich` for each stage, in a given order.
+
+    A stage that reports closes the stages before it, so `advanced` alone is enough.
+
+    Parameters
+    ----------
+    bars : rich.progress.Progress
+    stages : tuple of str
+    """
+
+    def __init__(self, bars: Any, stages: tuple[str, ...]) -> None:
+        self._bars = bars
+        self._stages = stages
+        self._lines = {stage: bars.add_task(stage, total=None, start=False) for stage in stages}
+
+    def started(self, stage: str, total: int = 0) -> None:
+        """See `Progress`."""
+        for earlier in self._stages[: self._stages.index(stage)]:
+            self.closed(earlier)
+        self._bars.start_task(self._lines[stage])
+        self._bars.update(self._lines[stage], total=total or None)
+
+    def advanced(self, stage: str, done: int, total: int = 0, note: str = "") -> None:
+        """See `Progress`."""
+        self.started(stage, total)
+        self._bars.update(self._lines[stage], completed=done, description=note or stage)
+
+    def closed(self, stage: str) -> None:
+        """See `Progress`."""
+        line = self._lines[stage]
+        done = max(self._bars.tasks[line].completed, 1)
+        self._bars.update(line, total=done, completed=done)
+
+
+@contextmanager
+def stage_bars(*stages: str) -> Iterator[Progress]:
+    """Show a bar for each stage while the context lasts, if stderr is a terminal."""
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, SpinnerColumn, TextColumn, TimeElapsedColumn
+    from rich.progress import Progress as Bars
+
+    console = Console(stderr=True)
+    columns = SpinnerColumn(), TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn()
+    with Bars(*columns, console=console, transient=True, disable=not console.is_terminal) as bars:
+        yield StageBars(bars, stages)
+
+
+@contextmanager
+def no_partial_fits() -> Iterator[None]:
+    """Raise KeyboardInterrupt if Ctrl-C interrupts a fit, which otherwise keeps the best model found so far."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", InterruptedFitWarning)
+        try:
+            yield
+        except InterruptedFitWarning:
+            raise KeyboardInterrupt from None
+
+
 class Watch:
-    """What model selection reports to: each evaluation of its objective, each shard that was passed over."""
+    """Progress of model selection: evaluations of the objective, and passes over the shards."""
 
     def __init__(self, bar: Any) -> None:
         self._bar = bar
         self._line = bar.add_task("model selection", total=None, rows="")
         self._n_evaluations = 0
         self._n_passes = 0.0  # over the shards
-        self._began = time.perf_counter()  # when they did
+        self._began = time.perf_counter()  # the first pass
 
     def evaluated(self, value: float) -> None:
-        """The objective, minus the evidence so far, was computed once more."""
+        """The objective, minus the log evidence, was evaluated."""
         self._n_evaluations += 1
         description = f"evaluation {self._n_evaluations}, evidence {-value:.2f}"
         self._bar.update(self._line, description=description)
 
     def passed(self, done: int, n_shards: int, n_rows: int) -> None:
-        """In a pass over `n_rows` rows, `done` of `n_shards` shards are done."""
+        """In a pass over `n_rows` rows, `done` of `n_shards` shards are complete."""
         now = time.perf_counter()
         if done == 0:
             self._began = now if self._n_passes == 0.0 else self._began
             return
         self._n_passes += 1.0 / n_shards
-        to_come = max(EXPECTED_PASSES - self._n_passes, 1.0 - done / n_shards)
-        seconds = (now - self._began) / self._n_passes * to_come
+        n_left = max(EXPECTED_PASSES - self._n_passes, 1.0 - done / n_shards)
+        seconds = (now - self._began) / self._n_passes * n_left
         self._bar.update(
             self._line, rows=f"{done / n_shards:.0%} of {n_rows:,} rows, about {seconds:.0f} s left", refresh=done == 1
         )
@@ -43,12 +131,13 @@ class Watch:
 
 @contextmanager
 def watch(show: bool) -> Iterator[Watch | None]:
-    """Yield what a fit reports to, or None if nothing is to be shown."""
+    """Yield the receiver of a fit's progress, or None if it is not shown."""
     if not show:
         yield None
         return
     from rich.console import Console
-    from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+    from rich.progress import Progress as Bars
+    from rich.progress import SpinnerColumn, TextColumn, TimeElapsedColumn
 
     columns = (
         SpinnerColumn(),
@@ -56,5 +145,5 @@ def watch(show: bool) -> Iterator[Watch | None]:
         TextColumn("{task.description}"),
         TextColumn("{task.fields[rows]}"),
     )
-    with Progress(*columns, console=Console(), transient=True) as bar:
+    with Bars(*columns, console=Console(), transient=True) as bar:
         yield Watch(bar)

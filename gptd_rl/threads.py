@@ -18,9 +18,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-# Rows from which on two threads pay: on two idle cores they factor and invert a matrix in 0.6 × the time of one, for
-# 1.1 × its processor time; with 500 rows in 0.8 × the time, with 300 in 1.0 × (benchmarks/threads.py).
-# Results of one thread and of two differ in the last digits, so smaller matrices, which are quick, stay with one.
+# Rows from which on two threads pay. On two idle cores they factor and invert a matrix of 2000 rows in 0.58 × the time
+# of one thread, for 1.17 × its processor time; 1000 rows: 0.66 × and 1.32 ×; 500 rows: 0.79 × and 1.57 ×
+# (benchmarks/threads.py). One thread and two differ in the last digits: matrices that are quick anyway stay with one.
 LARGE = 2000
 
 _PROC = Path("/proc")

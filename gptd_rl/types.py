@@ -4,13 +4,10 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
+from typing import Any, Protocol, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
-
-if TYPE_CHECKING:
-    import gymnasium
 
 Array: TypeAlias = NDArray[np.float64]
 BoolArray: TypeAlias = NDArray[np.bool_]
@@ -29,7 +26,7 @@ class Predictor(Protocol):
 Policy: TypeAlias = Predictor | Callable[[Any], Any] | None
 
 # Anything to act in: an id, an environment, a vector environment, or a Stable-Baselines3 VecEnv.
-EnvLike: TypeAlias = "str | gymnasium.Env[Any, Any] | gymnasium.vector.VectorEnv[Any, Any, Any] | Any"
+EnvLike: TypeAlias = str | Any
 
 # Anything `fit` takes: Trajectories, paths of files that `Trajectories.save` wrote, Minari datasets or their ids, or an
 # iterable of these.

@@ -5,11 +5,12 @@ Nothing here imports the code it judges, except `Trajectories` (to make data) an
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import pytest
 
 from gptd_rl.data.trajectories import Trajectories
 from gptd_rl.inference.model import Model
@@ -34,6 +35,32 @@ METRICS: dict[str, Callable[[], Any]] = {
     "factor 1": lambda: FactorAnalysis([0.3, 0.6, 1.1], [0.8, -0.5, 0.2]),
     "factor 2": lambda: FactorAnalysis([0.2, 0.5, 0.4], [[0.8, -0.1], [-0.5, 0.4], [0.2, 0.7]]),
 }
+
+
+def vary_one(*factors: Iterable[Any]) -> list[tuple[Any, ...]]:
+    """Cases in which at most one factor differs from its first value, for factors that do not interact.
+
+    A factor of tuples stands for several parameters that do.
+    """
+    values = [list(factor) for factor in factors]
+    cases = [[options[0] for options in values]]
+    for i, options in enumerate(values):
+        cases += [[*cases[0][:i], option, *cases[0][i + 1 :]] for option in options[1:]]
+    return [tuple(x for part in case for x in (part if isinstance(part, tuple) else (part,))) for case in cases]
+
+
+def first(name: str, names: Iterable[str]) -> list[str]:
+    """All names, `name` before the others."""
+    return [name, *(other for other in names if other != name)]
+
+
+def every_mix_or_metric(mixes: Iterable[str], metrics: Iterable[str]) -> pytest.MarkDecorator:
+    """Every mix with the ARD metric, and every metric with the mixed segments.
+
+    The ends of segments act through F and the metric through the contraction with ∂K/∂Ω: their product adds nothing.
+    """
+    pairs = [(mix, "ard") for mix in mixes] + [("mixed", metric) for metric in metrics if metric != "ard"]
+    return pytest.mark.parametrize(("mix", "metric"), pairs, ids=[f"{mix}-{metric}" for mix, metric in pairs])
 
 
 def make_model(metric: str, signal_variance=1.3, bias=0.4, noise_variance=0.2, fixed=()) -> Model:
@@ -206,6 +233,9 @@ class Reference:
             prior = self.model.kernel.diagonal(x[None])[0]
             out.append(prior - 2 * a @ k + a @ self.K @ a + td_errors**2 @ u**2)
         return np.array(out)
+
+    def interval_variance(self, states: np.ndarray) -> np.ndarray:
+        return np.maximum(self.martingale_variance(states), self.variance(states))
 
 
 def central_differences(f: Callable[[np.ndarray], float], x: np.ndarray, h: float = 1e-5) -> np.ndarray:

@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -127,19 +128,32 @@ def test_memory_of_tied_states_is_not_underestimated(monkeypatch):
 
 def test_short_memory_makes_auto_sparse(monkeypatch):
     data = sample([(20, False)] * 5, n_dims=2)
-    monkeypatch.setattr(gptd_rl.estimators.engines, "available_bytes", lambda: 8 * 100**2)
+    for module in (gptd_rl.estimators.engines, gptd_rl.estimators.sparse_engine):
+        monkeypatch.setattr(module, "available_bytes", lambda: 8 * 100**2)
     v = GPTD("isotropic", objective="marginal_likelihood", n_restarts=0).fit(data)
     assert v.method_ == "sparse" and v.inducing_points_ is not None and np.isfinite(v.predict(data.states)).all()
 
 
 def test_an_unknown_amount_of_memory_is_enough(monkeypatch):
     monkeypatch.setattr(gptd_rl.estimators.engines, "available_bytes", lambda: None)
-    GPTD("isotropic", objective="marginal_likelihood", n_restarts=0).fit(GOOD)
+    v = GPTD("isotropic", objective="marginal_likelihood", n_restarts=0).fit(GOOD)
+    assert v.method_ == "exact"
 
 
-def test_this_machine_tells_its_memory_or_nothing():
+def test_available_bytes_of_this_machine():
     free = available_bytes()
-    assert free is None or 2**20 < free < 2**50
+    if Path("/proc/meminfo").exists():
+        assert free is not None and 2**20 < free < 2**50
+    else:
+        assert free is None
+
+
+def test_available_bytes_is_unknown_without_meminfo(monkeypatch):
+    def nothing(*arguments):
+        raise FileNotFoundError
+
+    monkeypatch.setattr("builtins.open", nothing)
+    assert available_bytes() is None
 
 
 # -------------------------------------------------------------------------------------- asking

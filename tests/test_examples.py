@@ -12,20 +12,15 @@ import pytest
 
 ROOT = Path(__file__).parent.parent
 EXAMPLES = sorted((ROOT / "examples").glob("*.py"))
-WROTE = {
-    "evaluate_any_policy": "any_policy/index.html",
-    "evaluate_sb3_agent": "demo/index.html",
-    "policy_iteration": "policy_iteration.png",
-    "relevances": "relevances.png",
-    "tensorboard_callback": "runs/A2C_1",
-}
-SAID = {
-    "evaluate_any_policy": "LinearController on CartPole-v1",
-    "evaluate_sb3_agent": "A2C on CartPole-v1",
-    "million": "fitted by the sparse method",
-    "off_policy_minari": "largest error of a prediction: 0.00",
-    "relevances": "inputs kept: [0]",
-    "tensorboard_callback": "relevance/y",
+# For every example, what it prints, and the file that it writes, if any.
+SAYS_AND_WRITES: dict[str, tuple[str, str | None]] = {
+    "evaluate_any_policy": ("LinearController on CartPole-v1", "any_policy/index.html"),
+    "evaluate_sb3_agent": ("A2C on CartPole-v1", "demo/index.html"),
+    "million": ("fitted by the sparse method", None),
+    "off_policy_minari": ("largest error of a prediction: 0.00", None),
+    "policy_iteration": ("Acrobot-v1 after 1000 steps: return -", "policy_iteration.png"),
+    "relevances": ("inputs kept: [0]", "relevances.png"),
+    "tensorboard_callback": ("relevance/y", "runs/A2C_1"),
 }
 
 
@@ -46,8 +41,14 @@ def run(example: Path, folder: Path) -> str:
 
 @pytest.mark.parametrize("example", EXAMPLES, ids=lambda p: p.stem)
 def test_example_runs(example: Path, tmp_path: Path):
-    assert SAID.get(example.stem, "\n") in run(example, tmp_path)
-    assert (tmp_path / WROTE.get(example.stem, "")).exists()
+    says, writes = SAYS_AND_WRITES[example.stem]
+    assert says in run(example, tmp_path)
+    assert [path.name for path in tmp_path.iterdir()] == ([] if writes is None else [writes.partition("/")[0]])
+    assert writes is None or (tmp_path / writes).exists()
+
+
+def test_every_example_has_expectations():
+    assert {example.stem for example in EXAMPLES} == set(SAYS_AND_WRITES)
 
 
 def test_the_demo_trains_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]):

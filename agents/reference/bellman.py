@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy.sparse import csr_array
 from scipy.sparse.linalg import LinearOperator, bicgstab
 
-FloatArray = NDArray[np.float64]
+from gptd_rl.types import Array
 
 TOLERANCE = 1e-6  # largest error of a solution
 
 
-def solve(transitions: csr_array, rewards: FloatArray, gamma: float) -> FloatArray:
+def solve(transitions: csr_array, rewards: Array, gamma: float) -> Array:
     """Solution V of V = r + γ P V, each entry within `TOLERANCE`.
 
-    BiCGSTAB is fast and mostly works; where it does not, sweeps always do, slowly.
+    BiCGSTAB is fast. Where it fails to converge, fixed-point iterations do, slowly.
 
     Parameters
     ----------
@@ -31,12 +30,12 @@ def solve(transitions: csr_array, rewards: FloatArray, gamma: float) -> FloatArr
     n = len(rewards)
     operator = LinearOperator((n, n), matvec=lambda v: v - gamma * (transitions @ v), dtype=float)
 
-    def residual(values: FloatArray) -> FloatArray:
+    def residual(values: Array) -> Array:
         return rewards - operator.matvec(values)
 
     values, left = np.zeros(n), rewards
     while error_bound(left, gamma) > TOLERANCE:
-        with np.errstate(all="ignore"):  # a breakdown shows in what is left
+        with np.errstate(all="ignore"):  # a breakdown shows in the residual
             correction, _ = bicgstab(operator, left, rtol=1e-3, maxiter=200)
         trial = values + correction
         if not np.abs(residual(trial)).max() < np.abs(left).max() / 2:
@@ -45,14 +44,14 @@ def solve(transitions: csr_array, rewards: FloatArray, gamma: float) -> FloatArr
     return values
 
 
-def sweep(values: FloatArray, transitions: csr_array, rewards: FloatArray, gamma: float, *, times: int) -> FloatArray:
+def sweep(values: Array, transitions: csr_array, rewards: Array, gamma: float, *, times: int) -> Array:
     """Values of shape (n,) after putting V ← r + γ P V a number of times."""
     for _ in range(times):
         values = rewards + gamma * (transitions @ values)
     return values
 
 
-def error_bound(residual: FloatArray, gamma: float) -> float:
+def error_bound(residual: Array, gamma: float) -> float:
     """Bound on every error of values that the next sweep would change by `residual`."""
     return float(np.abs(residual).max()) / (1 - gamma)
 

@@ -1,4 +1,4 @@
-"""Arrays that took a while to compute, kept on disk from one run to the next."""
+"""Arrays that are slow to compute, kept on disk between runs."""
 
 from __future__ import annotations
 
@@ -6,17 +6,14 @@ import hashlib
 import json
 import os
 import sys
-import tempfile
 import warnings
-import zipfile
-import zlib
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import numpy as np
-from numpy.typing import NDArray
 
-_UNREADABLE = (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile, zlib.error)
+from gptd_rl.data import files
+from gptd_rl.types import Array
 
 
 def cache_directory() -> Path:
@@ -25,7 +22,7 @@ def cache_directory() -> Path:
     Returns
     -------
     pathlib.Path
-        ``$GPTD_RL_CACHE`` if set; else ``gptd-rl`` where the platform keeps caches.
+        `$GPTD_RL_CACHE` if set; else `gptd-rl` in the platform's folder for caches.
     """
     if chosen := os.environ.get("GPTD_RL_CACHE"):
         return Path(chosen)
@@ -38,19 +35,17 @@ def cache_directory() -> Path:
     return Path(base) / "gptd-rl"
 
 
-def cached_array(
-    name: str, settings: Mapping[str, object], compute: Callable[[], NDArray[np.float64]]
-) -> NDArray[np.float64]:
-    """Array computed before with the same settings, or computed now and kept.
+def cached_array(name: str, settings: Mapping[str, object], compute: Callable[[], Array]) -> Array:
+    """An array from the cache if it was computed with the same settings, else computed and written there.
 
-    A file that cannot be read, or holds something else, is computed again and replaced.
+    A file that cannot be read, or was computed with other settings, is replaced.
 
     Parameters
     ----------
     name : str
         Beginning of the file's name.
     settings : mapping
-        All that the array depends on, as JSON can write it.
+        Everything the array depends on, as JSON can write it.
     compute : callable
         Called without arguments if there is nothing to read.
 
@@ -63,10 +58,11 @@ def cached_array(
     path = cache_directory() / f"{name}-{digest}.npz"
     try:
         return _read(path, key)
-    except _UNREADABLE:
+    except (OSError, *files.UNREADABLE):
         array = compute()
     try:
-        _write(path, key, array)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        files.write(path, dict(key=np.array(key), array=array), compressed=False)
     except OSError as error:
         warnings.warn(
             f"could not keep the result in {path} ({error}), so it will be computed again next "
@@ -76,23 +72,9 @@ def cached_array(
     return array
 
 
-def _read(path: Path, key: str) -> NDArray[np.float64]:
-    with path.open("rb") as file, np.load(file, allow_pickle=False) as archive:
-        if str(archive["key"]) != key:
-            raise ValueError(f"{path} was computed with other settings.")
-        array: NDArray[np.float64] = archive["array"]
-        return array
-
-
-def _write(path: Path, key: str, array: NDArray[np.float64]) -> None:
-    """Write to a file beside it, then rename: no reader ever meets half a file."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.NamedTemporaryFile(dir=path.parent, suffix=".part", delete=False) as file:
-        try:
-            np.savez(file, key=np.array(key), array=array)
-            file.close()
-            os.replace(file.name, path)
-        except BaseException:
-            file.close()
-            os.unlink(file.name)
-            raise
+def _read(path: Path, key: str) -> Array:
+    arrays = files.read(path)
+    if str(arrays["key"]) != key:
+        raise ValueError(f"{path} was computed with other settings.")
+    array: Array = arrays["array"]
+    return array

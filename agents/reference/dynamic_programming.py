@@ -12,10 +12,11 @@ from scipy.sparse import vstack
 from gptd_rl.agents.reference.bellman import TOLERANCE, check_gamma, error_bound, sweep
 from gptd_rl.agents.reference.cache import cached_array
 from gptd_rl.agents.reference.grid import GridValue, Pendulum, PendulumGrid, task_of
-from gptd_rl.envs.dynamics import FloatArray, check_number
+from gptd_rl.checks import check_number
+from gptd_rl.types import Array
 
 _SWEEPS = 50  # evaluations of a policy before it is improved
-_CACHE_VERSION = 1  # to be raised when the dynamics or the solver change
+_CACHE_VERSION = 1  # raise when the dynamics or the solver change
 
 
 @dataclass(frozen=True, eq=False)
@@ -25,7 +26,7 @@ class OptimalPendulum:
     Parameters
     ----------
     value : GridValue
-        Optimal value function; ``agent.value(observations)``.
+        Optimal value function; `agent.value(observations)`.
     actions : ndarray of shape (n_actions, ...)
         Actions it chooses from.
     """
@@ -33,12 +34,12 @@ class OptimalPendulum:
     value: GridValue
     actions: NDArray[Any]
 
-    def q_values(self, observations: ArrayLike) -> FloatArray:
+    def q_values(self, observations: ArrayLike) -> Array:
         """Values of taking each action first.
 
         Parameters
         ----------
-        observations : array_like of shape (n, n_observation_dims)
+        observations : array-like of shape (n, n_observation_dims)
 
         Returns
         -------
@@ -62,9 +63,9 @@ class OptimalPendulum:
 
         Parameters
         ----------
-        observation : array_like of shape (n_observation_dims,) or (n, n_observation_dims)
+        observation : array-like of shape (n_observation_dims,) or (n, n_observation_dims)
         state, episode_start, deterministic
-            For agents with a memory or with dice; this one has neither.
+            Ignored; accepted for compatibility with Stable-Baselines3.
 
         Returns
         -------
@@ -91,7 +92,7 @@ def solve_pendulum(
     Parameters
     ----------
     env : PendulumSwingUp, Env or VectorEnv, optional
-        The pendulum to solve; that of ``gptd_rl/PendulumSwingUp-v0`` by default.
+        The pendulum to solve; that of `gptd_rl/PendulumSwingUp-v0` by default.
     gamma : float
         Discount, at least 0 and less than 1.
     shape : tuple of 2 ints
@@ -100,7 +101,7 @@ def solve_pendulum(
         Number of torques tried, evenly spaced, where `env` allows any.
     cache : bool
         Whether to keep the solution in the user's cache directory
-        (:func:`~gptd_rl.agents.reference.cache.cache_directory`), and look there first.
+        (`gptd_rl.agents.reference.cache.cache_directory`), and look there first.
 
     Returns
     -------
@@ -111,7 +112,7 @@ def solve_pendulum(
     At 2,000 random states of the default pendulum, the values differ from the returns of the agent's
     own rollouts by 0.01 in the median and 0.03 at the 90th percentile, while the returns go down to
     −33. Errors of several units remain along the curves where the optimal values jump: where
-    the pendulum just makes it, or just not and has to swing once more.
+    the pendulum barely reaches the goal, or barely fails and has to swing once more.
     """
     task = task_of(env)
     check_gamma(gamma)
@@ -129,14 +130,14 @@ def solve_pendulum(
         "torques": torques.tolist(),
     }
 
-    def solve() -> FloatArray:
+    def solve() -> Array:
         return _optimal_values(grid, torques, gamma)
 
     values = cached_array("pendulum", settings, solve) if cache else solve()
     return OptimalPendulum(GridValue(grid, values, gamma), actions)
 
 
-def _optimal_values(grid: PendulumGrid, torques: FloatArray, gamma: float) -> FloatArray:
+def _optimal_values(grid: PendulumGrid, torques: Array, gamma: float) -> Array:
     """Optimal values on the grid, of shape (n_points,), by modified policy iteration."""
     task, points = grid.task, grid.points
     rewards, n = task.rewards(points), len(points)
@@ -146,7 +147,7 @@ def _optimal_values(grid: PendulumGrid, torques: FloatArray, gamma: float) -> Fl
     while True:
         futures = (transitions @ values).reshape(len(torques), n)
         best = futures.argmax(axis=0)
-        improved: FloatArray = rewards + gamma * futures[best, np.arange(n)]
+        improved: Array = rewards + gamma * futures[best, np.arange(n)]
         if error_bound(improved - values, gamma) <= TOLERANCE:
             return improved
         policy_transitions = transitions[best * n + np.arange(n)]  # [n, n]

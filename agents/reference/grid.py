@@ -12,8 +12,9 @@ from gymnasium.vector import VectorEnv
 from numpy.typing import ArrayLike, NDArray
 from scipy.sparse import csr_array
 
-from gptd_rl.envs.dynamics import FloatArray, check_number
+from gptd_rl.checks import check_number
 from gptd_rl.envs.pendulum import PendulumSwingUp
+from gptd_rl.types import Array
 
 Pendulum: TypeAlias = PendulumSwingUp | gym.Env[Any, Any] | VectorEnv[Any, Any, Any]
 
@@ -39,17 +40,17 @@ class PendulumGrid:
             check_number("shape", count, minimum=2, integer=True)
 
     @cached_property
-    def points(self) -> FloatArray:
+    def points(self) -> Array:
         """The states on the grid, an array of shape (n_points, 2), speeds running fastest."""
         n_angles, n_speeds = self.shape
         angles = -np.pi + 2 * np.pi * np.arange(n_angles) / n_angles
         speeds = np.linspace(-self.task.max_speed, self.task.max_speed, n_speeds)
         return np.stack(np.meshgrid(angles, speeds, indexing="ij"), axis=-1).reshape(-1, 2)
 
-    def interpolation(self, states: FloatArray) -> csr_array:
+    def interpolation(self, states: Array) -> csr_array:
         """Bilinear interpolation as a matrix: times values on the grid it gives values at states.
 
-        The rows of terminal states are zero, for nothing is earned from there on.
+        The rows of terminal states are zero: no reward follows.
 
         Parameters
         ----------
@@ -83,22 +84,22 @@ class GridValue:
     ----------
     grid : PendulumGrid
     values : ndarray of shape (n_points,)
-        Value of acting from each point. In the terminal region, where nobody acts, this continues
-        the values from outside, so that interpolation across its border is as good as elsewhere.
+        Value of acting from each point. In the terminal region it continues the values from outside, so that
+        interpolation across the border is as accurate as elsewhere.
     gamma : float
         Discount of the values.
     """
 
     grid: PendulumGrid
-    values: FloatArray
+    values: Array
     gamma: float
 
-    def __call__(self, observations: ArrayLike) -> FloatArray:
+    def __call__(self, observations: ArrayLike) -> Array:
         """Values of observations, 0 where they are terminal.
 
         Parameters
         ----------
-        observations : array_like of shape (n, n_observation_dims)
+        observations : array-like of shape (n, n_observation_dims)
             As the environment gives them, angles or cosines and sines.
 
         Returns
@@ -107,13 +108,13 @@ class GridValue:
         """
         return self.at(self.grid.task.states_of(observations))
 
-    def at(self, states: FloatArray) -> FloatArray:
+    def at(self, states: Array) -> Array:
         """Values of states (φ, φ̇) of shape (n, 2), 0 where they are terminal."""
-        values: FloatArray = self.grid.interpolation(states) @ self.values
+        values: Array = self.grid.interpolation(states) @ self.values
         return values
 
 
-def _cells(positions: FloatArray, n_cells: int) -> tuple[NDArray[np.int32], FloatArray]:
+def _cells(positions: Array, n_cells: int) -> tuple[NDArray[np.int32], Array]:
     """Cells in which positions lie, and how far along in them, from 0 to 1."""
     positions = np.clip(positions, 0, n_cells)
     cells = np.minimum(positions.astype(np.int32), n_cells - 1)
@@ -124,7 +125,7 @@ def task_of(env: Pendulum | None) -> PendulumSwingUp:
     """The pendulum inside an environment; the registered one for None."""
     if env is None:
         return PendulumSwingUp()
-    task = getattr(getattr(env, "unwrapped", None), "task", env)
+    task = getattr(getattr(env, "unwrapped", None), "dynamics", env)
     if not isinstance(task, PendulumSwingUp):
         raise TypeError(f"env: expected a PendulumSwingUp or an environment of it, got {env!r}.")
     return task

@@ -1,4 +1,4 @@
-"""The gridworld's policy in the paper, and what it is worth, in closed form."""
+"""The gridworld's policy in the paper, and its values in closed form."""
 
 from __future__ import annotations
 
@@ -42,9 +42,9 @@ class TowardsMiddle:
 
         Parameters
         ----------
-        observation : array_like of shape (n_dims,) or (n, n_dims)
+        observation : array-like of shape (n_dims,) or (n, n_dims)
         state, episode_start, deterministic
-            For agents with a memory or with dice; this one has neither.
+            Ignored; accepted for compatibility with Stable-Baselines3.
 
         Returns
         -------
@@ -62,7 +62,7 @@ class TowardsMiddle:
 
         Parameters
         ----------
-        observations : array_like of shape (n, n_dims)
+        observations : array-like of shape (n, n_dims)
         gamma : float
             Discount, from 0 to 1.
 

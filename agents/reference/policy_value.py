@@ -11,11 +11,13 @@ from scipy.sparse import csr_array
 
 from gptd_rl.agents.reference.bellman import check_gamma, solve
 from gptd_rl.agents.reference.grid import GridValue, Pendulum, PendulumGrid, task_of
-from gptd_rl.envs.dynamics import FloatArray, Observations, check_number, checked_actions
+from gptd_rl.checks import check_number
+from gptd_rl.envs.dynamics import ObservationArray, checked_actions
 from gptd_rl.envs.pendulum import PendulumSwingUp
 from gptd_rl.rollouts.policies import as_batch_policy
+from gptd_rl.types import Array
 
-_BATCH = 16_384  # observations shown to a policy at once
+_BATCH = 16_384  # observations per call of a policy
 
 
 def policy_value(
@@ -31,21 +33,21 @@ def policy_value(
 
     Parameters
     ----------
-    policy : object with ``predict``, callable, or None
-        As for :func:`gptd_rl.collect`: Stable-Baselines3's ``predict``; a callable from an
-        observation to an action, or from batch to batch if it has the attribute ``batched = True``;
-        None for random actions. Where there are torques to choose from, a callable may also give
+    policy : object with `predict`, callable, or None
+        As for `gptd_rl.collect`: Stable-Baselines3's `predict`; a callable from an
+        observation to an action, or from batch to batch if it has the attribute `batched = True`;
+        None for random actions. With discrete torques, a callable may also return
         the probability of each.
     env : PendulumSwingUp, Env or VectorEnv, optional
-        The pendulum; that of ``gptd_rl/PendulumSwingUp-v0`` by default.
+        The pendulum; that of `gptd_rl/PendulumSwingUp-v0` by default.
     gamma : float
         Discount, at least 0 and less than 1.
     shape : tuple of 2 ints
         Number of angles and speeds on the grid; the paper's by default.
     deterministic : bool
-        Passed to ``predict``. False averages over `n_samples` actions in each state.
+        Passed to `predict`. False averages over `n_samples` actions in each state.
     n_samples : int
-        Number of actions averaged over if not `deterministic`, and by None where any torque goes.
+        Number of actions averaged over if not `deterministic`, and by None where torques are continuous.
 
     Returns
     -------
@@ -68,8 +70,8 @@ def policy_value(
     return GridValue(grid, solve(transitions, task.rewards(points), gamma), gamma)
 
 
-def _random_choices(task: PendulumSwingUp, n: int, n_samples: int) -> Iterator[tuple[FloatArray, NDArray[Any]]]:
-    """What a policy may do in n states that takes every action with equal probability.
+def _random_choices(task: PendulumSwingUp, n: int, n_samples: int) -> Iterator[tuple[Array, NDArray[Any]]]:
+    """Probabilities and actions, in n states, of the policy that takes every action with equal probability.
 
     Yields
     ------
@@ -84,9 +86,9 @@ def _random_choices(task: PendulumSwingUp, n: int, n_samples: int) -> Iterator[t
 
 
 def _choices(
-    policy: Any, task: PendulumSwingUp, points: FloatArray, deterministic: bool, n_draws: int
-) -> Iterator[tuple[FloatArray, NDArray[Any]]]:
-    """What a policy may do in states of shape (n, 2), as in `_random_choices`."""
+    policy: Any, task: PendulumSwingUp, points: Array, deterministic: bool, n_draws: int
+) -> Iterator[tuple[Array, NDArray[Any]]]:
+    """Probabilities and actions of a policy in states of shape (n, 2), as in `_random_choices`."""
     n, observations = len(points), task.observe(points)
     for _ in range(n_draws):
         answers = _answers(policy, task, observations, deterministic)
@@ -99,8 +101,8 @@ def _choices(
             yield np.full(n, 1 / n_draws), answers
 
 
-def _answers(policy: Any, task: PendulumSwingUp, observations: Observations, deterministic: bool) -> NDArray[Any]:
-    """What a policy says to each observation, an array of shape (n, ...)."""
+def _answers(policy: Any, task: PendulumSwingUp, observations: ObservationArray, deterministic: bool) -> NDArray[Any]:
+    """Output of a policy for each observation, an array of shape (n, ...)."""
     answers = []
     for start in range(0, len(observations), _BATCH):
         batch = observations[start : start + _BATCH]
@@ -117,7 +119,7 @@ def _answers(policy: Any, task: PendulumSwingUp, observations: Observations, det
     return np.concatenate(answers)
 
 
-def _check_probabilities(probabilities: FloatArray) -> None:
+def _check_probabilities(probabilities: Array) -> None:
     wrong = (probabilities.min(axis=1) < 0) | ~np.isclose(probabilities.sum(axis=1), 1, atol=1e-4)
     if wrong.any():
         raise ValueError(

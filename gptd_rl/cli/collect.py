@@ -1,4 +1,4 @@
-"""``gptd-rl collect``: transitions of an agent, or of random actions, in a file."""
+"""``gptd-rl collect``: write transitions of an agent, or of random actions, to a file."""
 
 from __future__ import annotations
 
@@ -7,8 +7,6 @@ from contextlib import closing
 from typing import Any
 
 from gptd_rl.cli import inputs, options, outputs, terminal
-
-MOST_ENVS = 8  # that are stepped together
 
 EXAMPLES = """\
 gptd-rl collect --env CartPole-v1 --n-episodes 20 --gamma 0.99 --out random.npz
@@ -21,7 +19,7 @@ def add(commands: Any) -> None:
     parser = commands.add_parser(
         "collect",
         help="write transitions of an agent to a file",
-        description="Let an agent act, or chance, and write the transitions to a file (NumPy's npz).\n\n"
+        description="Collect transitions of an agent, or of random actions, and write them to a file (NumPy's npz).\n\n"
         + options.TRUST,
         examples=EXAMPLES,
     )
@@ -29,23 +27,24 @@ def add(commands: Any) -> None:
     options.add_agent(parser, otherwise="random actions")
     amount = parser.add_mutually_exclusive_group(required=True)
     options.add_amount(amount)
-    amount.add_argument("--n-episodes", type=options.count, metavar="N", help="complete episodes to make instead")
+    amount.add_argument("--n-episodes", type=options.count, metavar="N", help="number of complete episodes")
     options.add_gamma(parser)
     options.add_seed(parser)
-    options.add_out(parser, "the transitions, a file")
+    options.add_out(parser, "the transitions (a file)")
     parser.set_defaults(run=run)
 
 
 def run(args: argparse.Namespace) -> int:
     """Collect and write."""
-    from gptd_rl.report.summary import episodes
+    from gptd_rl.report.numbers import count
     from gptd_rl.rollouts.collect import collect
+    from gptd_rl.rollouts.environments import choose_n_envs
 
     with outputs.writing_file(args.out):
         with closing(inputs.make_env(args)) as env:
             policy = None if args.agent is None else inputs.load_policy(args.agent, env, args, args.algo)
-            n = n_envs(args.n_transitions, args.n_episodes, env.spec.max_episode_steps)
-        with closing(inputs.make_env(args, n)) as env, inputs.rollouts():
+            n = choose_n_envs(args.n_transitions, args.n_episodes, env.spec.max_episode_steps)
+        with closing(inputs.make_env(args, n)) as env, inputs.collection_errors():
             data = collect(
                 env,
                 policy,
@@ -54,23 +53,12 @@ def run(args: argparse.Namespace) -> int:
                 gamma=args.gamma,
                 seed=args.seed,
                 deterministic=not args.stochastic,
-                progress_bar=terminal.is_watched(args),
+                progress_bar=terminal.shows_progress(args),
             )
         with outputs.saving(args.out):
             data.save(args.out)
     terminal.show(
-        f"{args.out}: {data.n_transitions} transitions with {data.n_dims} inputs, from {episodes(data.n_segments)}, "
-        f"{int(data.terminated.sum())} of which terminated"
+        f"{args.out}: {count(data.n_transitions, 'transition')} with {count(data.n_dims, 'input')}, "
+        f"{count(data.n_segments, 'episode')}, {int(data.terminated.sum())} of them terminated"
     )
     return 0
-
-
-def n_envs(n_transitions: int | None, n_episodes: int | None, time_limit: int | None) -> int:
-    """Environments to step together: many are fast, but each cuts off its last episode.
-
-    So each gets room for two of the longest episodes, or at least one episode where these are counted.
-    """
-    if n_episodes is not None:
-        return min(MOST_ENVS, n_episodes)
-    assert n_transitions is not None
-    return min(MOST_ENVS, max(1, n_transitions // (2 * (time_limit or 1000))))

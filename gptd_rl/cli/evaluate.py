@@ -1,4 +1,4 @@
-"""``gptd-rl evaluate``: how good an agent is, with error bars, on one page."""
+"""``gptd-rl evaluate``: write a page on the value of an agent, with error bars."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ def add(commands: Any) -> None:
     """Add the parser."""
     parser = commands.add_parser(
         "evaluate",
-        help="say how good an agent is, with error bars, on one page",
-        description="Let a trained agent act, learn the value of what it does with error bars, check both on fresh\n"
-        "episodes, and write a page, index.html, with all numbers beside it, evaluation.json.\n\n" + options.TRUST,
+        help="evaluate an agent with error bars, and write a page",
+        description="Collect transitions of a trained agent, fit its value function with error bars, check both on\n"
+        "fresh episodes, and write a page, index.html, and all numbers, evaluation.json.\n\n" + options.TRUST,
         examples=EXAMPLES,
     )
     options.add_env(parser)
@@ -34,12 +34,12 @@ def add(commands: Any) -> None:
         "--target",
         type=Path,
         metavar="FILE",
-        help="evaluate this agent instead, on what --agent did; --vecnormalize is for both",
+        help="evaluate this agent instead, from data of --agent (off-policy); --vecnormalize is for both",
     )
     options.add_amount(parser, 10_000)
-    options.add_gamma(parser, otherwise="the agent's own")
+    options.add_gamma(parser, otherwise="the agent's")
     options.add_seed(parser)
-    options.add_out(parser, "the page, a folder", "evaluation")
+    options.add_out(parser, "the page (a folder)", "evaluation")
     options.add_json(parser)
     parser.set_defaults(run=run)
 
@@ -62,15 +62,16 @@ def run(args: argparse.Namespace) -> int:
 def _evaluate(args: argparse.Namespace) -> Evaluation:
     from gptd_rl.evaluation.evaluate import evaluate_agent
     from gptd_rl.exceptions import AgentError
+    from gptd_rl.progress import stage_bars
 
     with closing(inputs.make_env(args)) as env:
         policy = inputs.load_policy(args.agent, env, args, args.algo)
         target = None if args.target is None else inputs.load_policy(args.target, env, args)
         with (
-            terminal.progress("collect", "fit", "check") as report,
-            terminal.refusing(ValueError, code=terminal.FAILED),
-            terminal.refusing(AgentError),
-            inputs.rollouts(),
+            stage_bars("collect", "fit", "check") as bars,
+            terminal.as_command_error(ValueError, code=terminal.FAILED),
+            terminal.as_command_error(AgentError),
+            inputs.collection_errors(),
         ):
             return evaluate_agent(
                 policy,
@@ -80,5 +81,5 @@ def _evaluate(args: argparse.Namespace) -> Evaluation:
                 deterministic=not args.stochastic,
                 seed=args.seed,
                 target=target,
-                progress=report,
+                progress=bars.advanced,
             )

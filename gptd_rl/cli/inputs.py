@@ -1,4 +1,4 @@
-"""What options name, made or read: environments and agents; what cannot be is told in one line."""
+"""Environments and agents that options name; errors are one line."""
 
 from __future__ import annotations
 
@@ -9,42 +9,43 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from gptd_rl.cli.terminal import BAD_ARGUMENTS, FAILED, Refusal, refusing
+from gptd_rl.cli.terminal import BAD_ARGUMENTS, FAILED, CommandError, as_command_error
 from gptd_rl.exceptions import CollectionError
 
 
 def make_env(args: argparse.Namespace, n_envs: int = 1) -> Any:
-    """Make the environment that the options name, or several that are stepped together."""
+    """The environment that the options name, or a vector environment of several."""
     import gymnasium as gym
 
     kwargs = dict(args.env_kwargs)
-    # Whatever the code of an environment raises, the environment cannot be used.
-    with refusing(Exception, before=f"cannot make environment {args.env!r}: "):
+    # The code of an environment may raise any exception.
+    with as_command_error(Exception, prefix=f"cannot make environment {args.env!r}: "):
         if n_envs == 1:
             return gym.make(args.env, **kwargs)
         return gym.make_vec(args.env, n_envs, vectorization_mode="sync", **kwargs)
 
 
 def load_policy(path: Path, env: Any, args: argparse.Namespace, algo: str | None = None) -> Any:
-    """Load an agent that fits `env`, behind the statistics of ``--vecnormalize``; seeded, if it is to draw actions."""
+    """Load an agent for `env`, with the statistics of ``--vecnormalize``; seeded if it samples its actions."""
     from gptd_rl.agents import PolicyIteration
-    from gptd_rl.sb3.loading import Normalised, check_spaces, load_agent, load_statistics
+    from gptd_rl.sb3.loading import load_agent, load_statistics
+    from gptd_rl.sb3.policies import NormalizedPolicy, check_spaces
 
-    with refusing(ValueError, OSError):
-        if _is_our_own(path):
+    with as_command_error(ValueError, OSError):
+        if _is_policy_iteration(path):
             policy: Any = PolicyIteration.load(path, env)
         else:
             policy = load_agent(path, algo=algo)
         if args.stochastic and hasattr(policy, "set_random_seed"):
             policy.set_random_seed(args.seed)
         if args.vecnormalize is not None:
-            policy = Normalised(policy, load_statistics(args.vecnormalize))
+            policy = NormalizedPolicy(policy, load_statistics(args.vecnormalize))
         check_spaces(policy, env)
         return policy
 
 
-def _is_our_own(path: Path) -> bool:
-    """Whether a file is an archive as `PolicyIteration.save` writes it, and not one of Stable-Baselines3's."""
+def _is_policy_iteration(path: Path) -> bool:
+    """Whether `PolicyIteration.save` wrote a file, and not Stable-Baselines3."""
     try:
         with zipfile.ZipFile(path) as archive:
             return "header.npy" in archive.namelist()
@@ -53,9 +54,9 @@ def _is_our_own(path: Path) -> bool:
 
 
 @contextmanager
-def rollouts() -> Iterator[None]:
-    """Tell rollouts that could not begin, as bad input, from those that failed on their way."""
+def collection_errors() -> Iterator[None]:
+    """Rollouts that cannot start are bad arguments; rollouts that stop with an error are failures."""
     try:
         yield
     except CollectionError as error:
-        raise Refusal(str(error), BAD_ARGUMENTS if error.trajectories is None else FAILED) from error
+        raise CommandError(str(error), BAD_ARGUMENTS if error.trajectories is None else FAILED) from error

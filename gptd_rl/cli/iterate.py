@@ -1,4 +1,4 @@
-"""``gptd-rl iterate``: an agent that learns by policy iteration, in a file."""
+"""``gptd-rl iterate``: learn a policy by policy iteration, and write the agent to a file."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ def add(commands: Any) -> None:
     """Add the parser."""
     parser = commands.add_parser(
         "iterate",
-        help="learn to act by policy iteration",
-        description="Learn to act by policy iteration with a Gaussian-process Q-function; write the agent to a file,\n"
-        "and a picture of how it learnt beside it, of the same name but ending in .png.",
+        help="learn a policy by policy iteration",
+        description="Learn a policy by policy iteration with a Gaussian process Q-function. Write the agent to a\n"
+        "file, and plots of the learning run to a picture with the same name, ending in .png.",
         examples=EXAMPLES,
     )
     options.add_env(parser)
@@ -36,19 +36,19 @@ def add(commands: Any) -> None:
         type=float,
         nargs="+",
         metavar="X",
-        help="actions to choose from where they are continuous; of several numbers each, one action after the other",
+        help="candidate actions for continuous action spaces; the numbers of one action after those of another",
     )
-    options.add_out(parser, "the agent, a file")
+    options.add_out(parser, "the agent (a file)")
     options.add_json(parser)
     parser.set_defaults(run=run)
 
 
 def run(args: argparse.Namespace) -> int:
-    """Learn, write agent and picture, and print what came out."""
+    """Learn, write agent and picture, and print the results."""
     with outputs.writing_file(args.out), terminal.only_json(args.json):
         picture = args.out.with_suffix(".png")
         if picture == args.out:
-            raise terminal.Refusal(f"{picture} is for the picture: name the agent otherwise, such as agent.gptd")
+            raise terminal.CommandError(f"{picture} is for the picture: choose another name, such as agent.gptd")
         with outputs.writing_file(picture), closing(inputs.make_env(args)) as env:
             agent = _learn(args, env)
         figure = agent.plot_history()
@@ -67,38 +67,38 @@ def _learn(args: argparse.Namespace, env: Any) -> PolicyIteration:
     from gptd_rl.agents import PolicyIteration
     from gptd_rl.exceptions import LearningError
 
-    with terminal.refusing(ValueError):
+    with terminal.as_command_error(ValueError):
         candidates = None if args.candidates is None else _actions(args.candidates, env.action_space.shape)
         agent = PolicyIteration(env, gamma=args.gamma, seed=args.seed, candidates=candidates)
     try:
-        agent.learn(args.n_transitions, progress_bar=terminal.is_watched(args))
-    except LearningError as error:  # it ends with how to save what was learnt, which nobody here can
-        raise terminal.Refusal(str(error).partition(" What was learnt")[0], terminal.FAILED) from error
+        agent.learn(args.n_transitions, progress_bar=terminal.shows_progress(args))
+    except LearningError as error:  # its last sentence is about saving the agent in Python
+        raise terminal.CommandError(str(error).partition(" What was learnt")[0], terminal.FAILED) from error
     return agent
 
 
 def _actions(numbers: list[float], shape: tuple[int, ...] | None) -> Any:
-    """Candidates as a row of numbers, of shape (n, *shape)."""
+    """Candidate actions of shape (n, *shape) from a list of numbers."""
     import numpy as np
 
     width = int(np.prod(shape or ()))
     if len(numbers) % width:
-        raise ValueError(f"an action has {width} numbers: {len(numbers)} candidates cannot be shared out evenly.")
+        raise ValueError(f"an action has {width} numbers: {len(numbers)} is not a multiple of it.")
     return np.reshape(numbers, (-1, *(shape or ())))
 
 
 def results(agent: PolicyIteration, path: Path, picture: Path) -> dict[str, Any]:
-    """What came out, as JSON holds it."""
-    returns = agent.served_returns
+    """Results for JSON."""
+    returns = agent.incumbent_returns
     return dict(
         agent=str(path),
         picture=str(picture),
         n_transitions=agent.num_timesteps,
         n_episodes=len(agent.episodes),
-        served_return=float(returns.mean()) if len(returns) else None,
-        n_served=len(returns),
+        incumbent_return=float(returns.mean()) if len(returns) else None,
+        n_incumbent_episodes=len(returns),
         relevances=agent.relevances_.tolist(),
-        strengths=(agent.relevances_ * agent.data.states.var(axis=0)).tolist(),
+        scaled_relevances=(agent.relevances_ * agent.data.states.var(axis=0)).tolist(),
     )
 
 
@@ -106,19 +106,17 @@ def _print(found: dict[str, Any]) -> None:
     from rich.table import Table
     from rich.text import Text
 
-    from gptd_rl.report.summary import episodes, number, strongest
+    from gptd_rl.report.numbers import count, number
+    from gptd_rl.report.summary import most_relevant
 
-    served = (
-        "no whole episode since it was chosen"
-        if found["served_return"] is None
-        else f"{number(found['served_return'])} over {episodes(found['n_served'])} since it was chosen"
-    )
-    names = [f"input {i}" for i in range(len(found["strengths"]))]
+    n, mean = found["n_incumbent_episodes"], found["incumbent_return"]
+    measured = "no complete episode" if mean is None else f"{number(mean)} over {count(n, 'episode')}"
+    names = [f"input {i}" for i in range(len(found["scaled_relevances"]))]
     table = Table.grid(padding=(0, 2))
     for name, text in (
-        ("steps", f"{found['n_transitions']}, in {episodes(found['n_episodes'])}"),
-        ("return of the policy served", served),
-        ("what matters", strongest(names, found["strengths"])),
+        ("steps", f"{found['n_transitions']}, in {count(found['n_episodes'], 'episode')}"),
+        ("return of the incumbent policy", f"{measured} since its selection"),
+        ("scaled relevances", most_relevant(names, found["scaled_relevances"])),
     ):
         table.add_row(Text(name, style="dim"), Text(text))
     terminal.show(table, f"agent: {found['agent']}", f"picture: {found['picture']}")

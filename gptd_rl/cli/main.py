@@ -1,20 +1,19 @@
-"""The command line, ``gptd-rl COMMAND``: the parser, and what every command has in common.
+"""The command line, ``gptd-rl COMMAND``: the parser, errors and exit codes.
 
-Each command is a module of `gptd_rl.cli`. What it needs is imported when it runs.
+Each command is a module of `gptd_rl.cli`, and imports its dependencies when it runs.
 """
 
 from __future__ import annotations
 
 import shlex
 import sys
-import warnings
 from collections.abc import Sequence
 
-import gptd_rl
 from gptd_rl.cli import collect, evaluate, iterate, plot, reproduce
 from gptd_rl.cli.options import Parser
-from gptd_rl.cli.terminal import INTERRUPTED, Refusal, fail, short_warnings
-from gptd_rl.exceptions import InterruptedFitWarning
+from gptd_rl.cli.terminal import INTERRUPTED, CommandError, fail, short_warnings
+from gptd_rl.progress import no_partial_fits
+from gptd_rl.version import __version__
 
 COMMANDS = (collect, evaluate, iterate, plot, reproduce)
 
@@ -35,26 +34,25 @@ def main(arguments: Sequence[str] | None = None) -> int:
     Returns
     -------
     int
-        0; 1 if the work failed; 2 if arguments are wrong or input cannot be used; 130 after Ctrl-C.
+        0; 1 if the computation fails; 2 if arguments or input files are wrong; 130 after Ctrl-C.
     """
     typed = sys.argv[1:] if arguments is None else list(arguments)
     args = parser().parse_args(typed)
     args.command_line = shlex.join(["gptd-rl", *typed])
     with short_warnings():
-        # A fit that is cut short would keep the best model so far, which nobody asked for here.
-        warnings.simplefilter("error", InterruptedFitWarning)
         try:
-            return int(args.run(args))
-        except Refusal as refusal:
-            return fail(str(refusal), refusal.code)
-        except (KeyboardInterrupt, InterruptedFitWarning):
+            with no_partial_fits():
+                return int(args.run(args))
+        except CommandError as error:
+            return fail(str(error), error.code)
+        except KeyboardInterrupt:
             return fail("interrupted, nothing was written", INTERRUPTED)
 
 
 def parser() -> Parser:
     """The parser of all commands."""
     made = Parser(prog="gptd-rl", description="Value functions with honest error bars.", examples=EXAMPLES)
-    made.add_argument("--version", action="version", version=f"gptd-rl {gptd_rl.__version__}")
+    made.add_argument("--version", action="version", version=f"gptd-rl {__version__}")
     commands = made.add_subparsers(title="commands", metavar="COMMAND", required=True)
     for command in COMMANDS:
         command.add(commands)

@@ -1,4 +1,4 @@
-"""Options that subcommands share: the same name, the same words and the same checks wherever they appear."""
+"""Options that several commands share, with the same name, help and checks."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from gptd_rl.cli.terminal import BAD_ARGUMENTS, one_line
 
 TRUST = (
     "Stable-Baselines3's .zip and VecNormalize files run code when they are loaded: use only those you trust.\n"
-    "Plain ones are read here without running any, others are refused. gptd-rl's own files never hold code."
+    "gptd-rl reads plain ones without running code and rejects others. Its own files contain no code."
 )
 
 
@@ -28,7 +28,7 @@ class Parser(argparse.ArgumentParser):
         )
 
     def error(self, message: str) -> NoReturn:
-        """Say what is wrong, and exit."""
+        """Print a one-line message, and exit."""
         self.exit(BAD_ARGUMENTS, f"{self.prog}: {one_line(message)}\n")
 
 
@@ -41,7 +41,7 @@ def add_env(parser: Any) -> None:
         "--env",
         required=True,
         metavar="ID",
-        help="Gymnasium's id of the environment; module:Name-v0 imports the module first",
+        help="Gymnasium id of the environment; module:Name-v0 imports the module first",
     )
     parser.add_argument(
         "--env-kwargs",
@@ -49,29 +49,32 @@ def add_env(parser: Any) -> None:
         default=[],
         type=key_value,
         metavar="KEY=VALUE",
-        help="argument of the environment, a Python literal or else a string; may be repeated",
+        help="argument of the environment, a Python literal or a string; may be repeated",
     )
 
 
 def add_agent(parser: Any, *, otherwise: str = "") -> None:
     """``--agent FILE``, ``--algo NAME``, ``--vecnormalize FILE`` and ``--stochastic``.
 
-    The agent is required unless it is said what happens `otherwise`.
+    The agent is required unless there is a default, described by `otherwise`.
     """
     parser.add_argument(
         "--agent",
         type=Path,
         required=not otherwise,
         metavar="FILE",
-        help=_with_default("the agent: Stable-Baselines3's .zip, or what gptd-rl iterate wrote", otherwise),
+        help=_with_default("the agent: a .zip of Stable-Baselines3, or a file of gptd-rl iterate", otherwise),
     )
     parser.add_argument(
-        "--algo", metavar="NAME", help=_with_default("the agent's algorithm, such as PPO", "found from the file")
+        "--algo", metavar="NAME", help=_with_default("the agent's algorithm, such as PPO", "read from the file")
     )
     parser.add_argument(
-        "--vecnormalize", type=Path, metavar="FILE", help="statistics that VecNormalize saved, if the agent needs them"
+        "--vecnormalize",
+        type=Path,
+        metavar="FILE",
+        help="statistics of VecNormalize, if the agent needs them",
     )
-    parser.add_argument("--stochastic", action="store_true", help="draw actions instead of taking the most likely one")
+    parser.add_argument("--stochastic", action="store_true", help="sample actions instead of taking the most likely")
 
 
 def add_amount(parser: Any, default: int | None = None) -> None:
@@ -81,19 +84,19 @@ def add_amount(parser: Any, default: int | None = None) -> None:
         type=count,
         default=default,
         metavar="N",
-        help=_with_default("steps to make in the environment", default),
+        help=_with_default("number of environment steps", default),
     )
 
 
 def add_gamma(parser: Any, default: float | None = None, *, otherwise: str = "") -> None:
-    """``--gamma G``, required unless there is a default or it is said what is taken `otherwise`."""
+    """``--gamma G``, required unless there is a default, or one described by `otherwise`."""
     parser.add_argument(
         "--gamma",
         type=discount,
         default=default,
         required=default is None and not otherwise,
         metavar="G",
-        help=_with_default("discount of every step, from 0 to 1", otherwise or default),
+        help=_with_default("discount per step, from 0 to 1", otherwise or default),
     )
 
 
@@ -104,12 +107,12 @@ def add_seed(parser: Any) -> None:
         type=seed,
         default=0,
         metavar="N",
-        help=_with_default("the same seed gives the same result", 0),
+        help=_with_default("seed of the environment and of random numbers", 0),
     )
 
 
 def add_out(parser: Any, what: str, default: str | None = None, *, otherwise: str = "") -> None:
-    """``--out PATH``, required unless there is a default or it is said what is taken `otherwise`."""
+    """``--out PATH``, required unless there is a default, or one described by `otherwise`."""
     parser.add_argument(
         "--out",
         type=Path,
@@ -122,7 +125,7 @@ def add_out(parser: Any, what: str, default: str | None = None, *, otherwise: st
 
 def add_json(parser: Any) -> None:
     """``--json``."""
-    parser.add_argument("--json", action="store_true", help="print one JSON object to stdout and nothing else there")
+    parser.add_argument("--json", action="store_true", help="print one JSON object, and nothing else, to stdout")
 
 
 def _with_default(text: str, default: object) -> str:

@@ -1,23 +1,21 @@
-"""What a command says: exit codes, one-line errors and warnings, progress on stderr, results on stdout."""
+"""Output of the commands: exit codes, one-line errors and warnings, progress on stderr, results on stdout."""
 
 from __future__ import annotations
 
 import json
 import sys
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext, redirect_stdout
 from typing import Any
 
 FAILED = 1
 BAD_ARGUMENTS = 2  # or input that cannot be used
-INTERRUPTED = 130  # as shells count it
-
-Report = Callable[[str, int, int], None]  # stage, how much of it is done, of how much in all (0: nobody knows)
+INTERRUPTED = 130  # 128 + SIGINT, as in shells
 
 
-class Refusal(Exception):
-    """Why a command stops, and its exit code."""
+class CommandError(Exception):
+    """The one-line message with which a command stops, and its exit code."""
 
     def __init__(self, message: str, code: int = BAD_ARGUMENTS) -> None:
         super().__init__(message)
@@ -25,28 +23,28 @@ class Refusal(Exception):
 
 
 def fail(message: str, code: int) -> int:
-    """Say in one line on stderr what is wrong, and return the exit code."""
+    """Print a one-line message to stderr, and return the exit code."""
     sys.stderr.write(f"gptd-rl: {one_line(message)}\n")
     return code
 
 
 def one_line(message: object) -> str:
-    """The same words without line breaks."""
+    """The message without line breaks."""
     return " ".join(str(message).split())
 
 
 @contextmanager
-def refusing(*errors: type[Exception], code: int = BAD_ARGUMENTS, before: str = "") -> Iterator[None]:
-    """Turn `errors` into a `Refusal`, with the words `before` in front of what they say."""
+def as_command_error(*errors: type[Exception], code: int = BAD_ARGUMENTS, prefix: str = "") -> Iterator[None]:
+    """Raise `errors` as `CommandError`, their messages with `prefix` in front."""
     try:
         yield
     except errors as error:
-        raise Refusal(f"{before}{error}", code) from error
+        raise CommandError(f"{prefix}{error}", code) from error
 
 
 @contextmanager
 def short_warnings() -> Iterator[None]:
-    """Show warnings as one line each, without the source code that raised them."""
+    """Print each warning as one line, without the source code that raised it."""
 
     def show(message: Warning | str, *where: Any, **more: Any) -> None:
         fail(f"warning: {message}", 0)
@@ -56,29 +54,8 @@ def short_warnings() -> Iterator[None]:
         yield
 
 
-@contextmanager
-def progress(*stages: str) -> Iterator[Report]:
-    """Show a line for each stage while it lasts, if stderr is a terminal; yield what is told how far it is."""
-    from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
-
-    console = Console(stderr=True)
-    columns = SpinnerColumn(), TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn()
-    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bar:
-        lines = {stage: bar.add_task(stage, total=None, start=False) for stage in stages}
-
-        def report(stage: str, done: int, total: int) -> None:
-            for earlier in stages[: stages.index(stage)]:
-                made = bar.tasks[lines[earlier]].completed
-                bar.update(lines[earlier], total=max(made, 1), completed=max(made, 1))
-            bar.start_task(lines[stage])
-            bar.update(lines[stage], completed=done, total=total or None)
-
-        yield report
-
-
 def only_json(wanted: bool) -> Any:
-    """While this lasts, and if it is wanted, what anybody prints goes to stderr."""
+    """Context in which everything printed goes to stderr, if only JSON is wanted on stdout."""
     return redirect_stdout(sys.stderr) if wanted else nullcontext()
 
 
@@ -88,7 +65,7 @@ def print_json(content: dict[str, Any]) -> None:
 
 
 def show(*renderables: Any) -> None:
-    """Print lines of plain text and rich's tables."""
+    """Print lines of plain text and tables of `rich`."""
     from rich.console import Console
 
     console = Console()
@@ -96,6 +73,6 @@ def show(*renderables: Any) -> None:
         console.print(renderable, markup=False, highlight=False, soft_wrap=isinstance(renderable, str))
 
 
-def is_watched(args: Any) -> bool:
-    """Whether somebody looks at stdout, and wants more there than JSON."""
+def shows_progress(args: Any) -> bool:
+    """Whether stdout is a terminal, and not reserved for JSON."""
     return sys.stdout.isatty() and not getattr(args, "json", False)

@@ -1,7 +1,6 @@
 """Trajectories on disk, as Minari datasets.
 
-Minari keeps both flags, so nothing is lost about how segments ended. Discounts, which it does not know, are kept in the
-episodes' infos.
+Minari stores both flags of episode ends. Discounts, which it has no field for, are stored in the infos of the episodes.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ from numpy.typing import NDArray
 from gptd_rl.data.record import SegmentedData
 from gptd_rl.data.spaces import describe, flatten, require_flat, unflatten
 
-LONGEST = 32_768  # states; Minari 0.5 reads longer Arrow episodes wrongly, without a word
+MAX_EPISODE_STATES = 32_768  # Minari 0.5 silently reads longer Arrow episodes wrongly
 
 
 def write_dataset(
@@ -40,9 +39,9 @@ def write_dataset(
     data : Trajectories
         With actions.
     dataset_id : str
-        Such as ``"pendulum/random-v0"``; must not exist yet.
+        Such as `"pendulum/random-v0"`; must not exist yet.
     env : str, EnvSpec or gymnasium.Env, optional
-        The environment, for its spaces and so that the dataset can tell how to make it.
+        The environment, for its spaces and for the specification in the dataset.
     observation_space : gymnasium.Space, optional
         Space of the observations that were flattened into states; by default that of `env`, or else real vectors.
     action_space : gymnasium.Space, optional
@@ -50,7 +49,7 @@ def write_dataset(
     data_format : {"arrow", "hdf5", "parquet"}, optional
         By default Arrow, or HDF5 if there are segments of more than 32,768 states, which Arrow datasets cannot hold.
     metadata : mapping, optional
-        Minari's, such as ``author``, ``algorithm_name``, ``description`` or ``code_permalink``.
+        Minari's, such as `author`, `algorithm_name`, `description` or `code_permalink`.
 
     Returns
     -------
@@ -69,7 +68,7 @@ def write_dataset(
     observation_space = observation_space or vectors(data.states.shape[1])
     action_space = action_space or _space_of(data.actions)
     if data_format is None:
-        data_format = "arrow" if data.lengths.max() <= LONGEST else "hdf5"
+        data_format = "arrow" if data.lengths.max() <= MAX_EPISODE_STATES else "hdf5"
     partial = begin_dataset(dataset_id, observation_space, action_space, env, data_format, metadata)
     try:
         open_storage(partial).update_episodes(to_buffers(data, observation_space, action_space))
@@ -91,12 +90,12 @@ def read_episodes(dataset: Any, gamma: float | None = None) -> Iterator[dict[str
     minari = import_minari()
     dataset = minari.load_dataset(dataset) if isinstance(dataset, str) else dataset
     require_flat(dataset.observation_space)
-    accounts = dataset.storage.get_episode_metadata(dataset.episode_indices)
-    for episode, account in zip(dataset.iterate_episodes(), accounts, strict=True):
-        if len(episode.rewards) != account["total_steps"]:
+    summaries = dataset.storage.get_episode_metadata(dataset.episode_indices)
+    for episode, summary in zip(dataset.iterate_episodes(), summaries, strict=True):
+        if len(episode.rewards) != summary["total_steps"]:
             raise ValueError(
-                f"episode {account['id']} of {dataset.id} has {account['total_steps']} steps, but Minari returned "
-                f"{len(episode.rewards)}: it cannot read Arrow episodes of more than {LONGEST} states."
+                f"episode {summary['id']} of {dataset.id} has {summary['total_steps']} steps, but Minari returned "
+                f"{len(episode.rewards)}: it cannot read Arrow episodes of more than {MAX_EPISODE_STATES} states."
             )
         discounts = (episode.infos or {}).get("discount")
         yield dict(
@@ -110,7 +109,7 @@ def read_episodes(dataset: Any, gamma: float | None = None) -> Iterator[dict[str
 
 
 def to_buffers(data: SegmentedData, observation_space: Space[Any], action_space: Space[Any]) -> list[Any]:
-    """Turn segments into Minari's buffers."""
+    """Segments as Minari's episode buffers."""
     from minari.data_collector import EpisodeBuffer
 
     assert data.actions is not None, "checked before"
@@ -165,7 +164,7 @@ def _space_of(actions: NDArray[Any]) -> Space[Any]:
 
 
 def dataset_path(dataset_id: str) -> Path:
-    """Folder of a dataset, whether it exists or not."""
+    """Folder of a dataset, which need not exist."""
     from minari.dataset.minari_dataset import parse_dataset_id
     from minari.storage.datasets_root_dir import get_dataset_path
 
@@ -184,7 +183,7 @@ def begin_dataset(
     data_format: str,
     metadata: Mapping[str, Any] | None,
 ) -> Path:
-    """Make an empty dataset in a hidden folder, where nobody takes it for a whole one."""
+    """Make an empty dataset in a hidden folder, which Minari does not list."""
     import minari
     from minari.dataset.minari_storage import MinariStorage
 
@@ -198,7 +197,7 @@ def begin_dataset(
         partial / "data",
         observation_space=observation_space,
         action_space=action_space,
-        env_spec=env_spec if _can_be_told(env_spec) else None,
+        env_spec=env_spec if _is_json(env_spec) else None,
         data_format=data_format,
     )
     metadata = dict(metadata or {})
@@ -209,7 +208,7 @@ def begin_dataset(
 
 
 def finish_dataset(partial: Path, dataset_id: str) -> None:
-    """Put a dataset where Minari finds it."""
+    """Move a dataset to the folder where Minari finds it."""
     from minari.dataset.minari_dataset import parse_dataset_id
     from minari.namespace import create_namespace, list_local_namespaces
 
@@ -220,14 +219,14 @@ def finish_dataset(partial: Path, dataset_id: str) -> None:
 
 
 def open_storage(path: Path) -> Any:
-    """Open a dataset for adding episodes."""
+    """Open a dataset to add episodes."""
     from minari.dataset.minari_storage import MinariStorage
 
     return MinariStorage.read(path / "data")
 
 
-def _can_be_told(env_spec: EnvSpec | None) -> bool:
-    """Whether an environment can be made from what JSON can hold."""
+def _is_json(env_spec: EnvSpec | None) -> bool:
+    """Whether the specification of an environment can be written as JSON."""
     try:
         return env_spec is not None and bool(env_spec.to_json())
     except TypeError:
@@ -235,7 +234,7 @@ def _can_be_told(env_spec: EnvSpec | None) -> bool:
 
 
 def import_minari() -> Any:
-    """Import Minari, or say how to have it."""
+    """Import Minari, or say how to install it."""
     try:
         import minari
     except ImportError as error:

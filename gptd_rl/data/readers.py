@@ -17,7 +17,7 @@ from gptd_rl.types import Array
 
 
 def from_chain(states: ArrayLike, rewards: ArrayLike, gammas: ArrayLike) -> dict[str, Any]:
-    """Read one chain of states in which ``gamma = 0`` marks a reset; see `Trajectories.from_chain`."""
+    """Read one chain of states in which `gamma = 0` marks a reset; see `Trajectories.from_chain`."""
     x = as_states(states)
     n = len(x)
     if n < 2:

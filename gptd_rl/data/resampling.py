@@ -144,15 +144,10 @@ def sample_segments(data: Data, size: int) -> Data:
     return data[evenly_spaced(data.n_segments, data.n_segments * size / len(data))]
 
 
-def sample_pieces(data: Data, size: int, max_transitions: int) -> Data:
-    """Contiguous pieces of at most `max_transitions` steps, evenly spaced, with about `size` states altogether."""
-    return sample_segments(data.cut(max_transitions), size)
-
-
 def random_pieces(data: Data, size: int, seed: int = 0) -> Data:
-    """Random segments with about `size` states altogether, in the order of the data.
+    """Random contiguous pieces with about `size` states altogether, in the order of the data.
 
-    Segments that are long on average are first cut into pieces of an eighth of `size`.
+    Pieces are whole segments, unless these are long on average: then they are cut into pieces of an eighth of `size`.
     """
     if len(data) <= size:
         return data

@@ -1,6 +1,6 @@
 """Trajectories of states and actions as trajectories of pairs [x, a], so that Q of pairs is learnt like V of states.
 
-A run of the evaluated policy is a run of pairs: ``r = Q(x, a) − γQ(x', a')`` with a' the policy's next action. The end
+A run of the evaluated policy is a run of pairs: `r = Q(x, a) − γQ(x', a')` with a' the policy's next action. The end
 of a segment decides how the run of pairs ends:
 
 - **terminated**: Q(x_L, ·) = 0. The terminal state becomes one pair per action, each with a row Q(x_L, a) = 0 and
@@ -11,11 +11,13 @@ of a segment decides how the run of pairs ends:
 Under *another* policy than the one that made the data, the pair (x', π(x')) follows (x, a), which may differ from the
 recorded one. There the segment is cut: one piece ends, truncated, in (x', π(x')); the next starts in (x', a'). H is
 block diagonal over pieces as over segments.
+
+Regression targets (`Trajectories.from_values` with actions) become one row Q(x, a) = y each.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -49,11 +51,24 @@ def to_state_actions(
         raise ValueError(
             "the data have no actions, and Q needs them: collect(…) keeps them; from_episodes(…) takes `actions` [T]."
         )
+    single = data.lengths == 1
+    runs = None if single.all() else _run_pairs(data[~single], actions, policy)
+    if not single.any():
+        return runs
+    targets = _target_pairs(data[single], actions)
+    return targets if runs is None else runs + targets
+
+
+def _target_pairs(data: Trajectories, actions: DiscreteActions | ContinuousActions) -> Trajectories:
+    """Regression targets: a row Q(x, a) = y each."""
+    assert data.actions is not None
+    return replace(data, states=np.column_stack([data.states, actions.encode(data.actions)]), actions=None)
+
+
+def _run_pairs(data: Trajectories, actions: DiscreteActions | ContinuousActions, policy: Policy) -> Trajectories | None:
+    """Pairs of segments with transitions."""
     if data.rewards[data.last].any():
         raise ValueError("these are thinned data, whose last states are not the terminal ones: fit the whole data.")
-    if (data.lengths < 2).all():
-        return None
-    data = data[data.lengths > 1]
     taken = np.zeros((len(data), actions.n_columns))
     taken[data.has_transition] = actions.encode(np.asarray(data.actions)[data.has_transition])
     logged, terminal = _logged_pairs(data, taken), _terminal_rows(data, actions, taken)
@@ -63,13 +78,20 @@ def to_state_actions(
     return _join(data, [_policy_ends(data, actions, taken, policy), logged, terminal])
 
 
+def recorded_actions(data: Trajectories) -> NDArray[Any]:
+    """Actions of transitions and of regression targets, without the zeros in last states, of shape (n, …)."""
+    if data.actions is None:
+        return np.zeros(0, dtype=np.int64)
+    return data.actions[data.has_transition | (data.lengths == 1)[data.segment_of]]
+
+
 def query_policy(policy: Policy, states: Array) -> NDArray[Any]:
     """Actions of a policy in many states, of shape (n_states, …).
 
     Parameters
     ----------
     policy : object or callable
-        With Stable-Baselines3's ``predict(obs, deterministic=…)``, which takes a batch; or a callable of one state, or
+        With Stable-Baselines3's `predict(obs, deterministic=…)`, which takes a batch; or a callable of one state, or
         of a batch if it has an attribute `batched` that is true.
     states : ndarray of shape (n_states, n_dims)
     """

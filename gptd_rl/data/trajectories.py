@@ -2,7 +2,7 @@
 
 A *segment* is an unbroken run of the policy. It ends in one of two ways, which are never merged:
 
-- **terminated**: its last state is terminal. The state has a row of its own, ``V(x_L) = 0``, the zero-reward transition
+- **terminated**: its last state is terminal. The state has a row of its own, `V(x_L) = 0`, the zero-reward transition
   with discount 0 that the paper uses as a reset.
 - **truncated** (a time limit, or the data stop): its last state is an ordinary state without a row, since nothing is
   known about what follows.
@@ -94,9 +94,9 @@ class Trajectories:
 
     @classmethod
     def from_chain(cls, states: ArrayLike, rewards: ArrayLike, gammas: ArrayLike) -> Trajectories:
-        """Read the paper's own format: one chain of states in which ``gamma = 0`` marks a reset.
+        """Read the paper's own format: one chain of states in which `gamma = 0` marks a reset.
 
-        ``gammas[i] = 0`` says that ``states[i]`` is terminal and ``states[i+1]`` starts the next episode. The states
+        `gammas[i] = 0` says that `states[i]` is terminal and `states[i+1]` starts the next episode. The states
         after the last reset form a truncated segment; a single state there carries no information and is left out.
 
         Parameters
@@ -114,10 +114,10 @@ class Trajectories:
         Parameters
         ----------
         episodes : iterable of mappings or objects
-            Each with ``observations`` [T+1, n_dims] and ``rewards`` [T], optionally ``actions`` [T], ``terminated``,
-            ``truncated`` (a flag, or one flag per step of which the last counts) and ``discounts`` [T].
+            Each with `observations` [T+1, n_dims] and `rewards` [T], optionally `actions` [T], `terminated`,
+            `truncated` (a flag, or one flag per step of which the last counts) and `discounts` [T].
         gamma : float, optional
-            The discount of every step; an episode's own ``discounts`` take precedence.
+            The discount of every step; an episode's own `discounts` take precedence.
         """
         return cls._trusted(**readers.from_episodes(episodes, gamma))
 
@@ -315,7 +315,7 @@ class Trajectories:
         every : int
             The thinning τ.
         offset : int
-            From 0 to ``every - 1``: the first step of each segment to keep.
+            From 0 to `every - 1`: the first step of each segment to keep.
         """
         return Trajectories._trusted(**resampling.thin(self, every, offset))
 

@@ -21,7 +21,7 @@ from gptd_rl.estimators.engines import Engine
 from gptd_rl.estimators.fitted import FittedModel, arrays_of, fitted_from
 from gptd_rl.estimators.params import Parameters
 from gptd_rl.estimators.pruning import InputPruning
-from gptd_rl.estimators.sparse_engine import SparseOptions, make_engine, remake_engine
+from gptd_rl.estimators.sparse_engine import CANDIDATES_PER_POINT, SparseOptions, make_engine, remake_engine
 from gptd_rl.estimators.storage import SaveAndLoad
 from gptd_rl.exceptions import InterruptedFitWarning, RelevanceWarning
 from gptd_rl.inference.model import Model
@@ -177,6 +177,9 @@ class Estimator(Parameters, InputPruning, SaveAndLoad):
         self._check_fitted()
         if inducing_points is not None and not is_count(inducing_points):
             raise ValueError(f"inducing_points must be a whole number of 1 or more; got {inducing_points!r}.")
+        options = self._sparse_options(inducing_points or self.subset_size)
+        if inducing_points is not None:
+            options = replace(options, n_candidates=CANDIDATES_PER_POINT * inducing_points)
         engine = remake_engine(
             self._subtract_mean(data, self.mean_, gamma, self.actions_),
             self.noise,
@@ -185,7 +188,7 @@ class Estimator(Parameters, InputPruning, SaveAndLoad):
             inputs=self._columns,
             n_dims=self.data_.n_dims,
             method=self.method if inducing_points is None else "sparse",
-            options=self._sparse_options(inducing_points or self.subset_size),
+            options=options,
             gamma=gamma,
             executor=executor,
             actions=self.actions_,
@@ -354,15 +357,20 @@ class Estimator(Parameters, InputPruning, SaveAndLoad):
     @classmethod
     def from_arrays(cls, header: dict[str, Any], arrays: dict[str, Any]) -> Self:
         """The fitted model again."""
-        params = header["params"]
-        if isinstance(params["kernel"], dict):
-            params["kernel"] = kernel_registry.build(params["kernel"])
-        v = cls(**params)
+        v = cls._unfitted(header)
         v.mean_ = v.mean
         fitted, engine = fitted_from(header, arrays, v.noise, v.sparse_variance)
         v._set(fitted)
         v.engine_ = engine
         return v
+
+    @classmethod
+    def _unfitted(cls, header: dict[str, Any]) -> Self:
+        """An estimator with the parameters of a saved one."""
+        params = header["params"]
+        if isinstance(params["kernel"], dict):
+            params["kernel"] = kernel_registry.build(params["kernel"])
+        return cls(**params)
 
     # ---------------------------------------------------------------------------------- checks
 

@@ -66,7 +66,7 @@ def fitted_from(
 ) -> tuple[FittedModel, ExactEngine | None]:
     """The fitted model again, and an engine if its data are all there."""
     actions = build_actions(header["actions"])
-    data = Trajectories._trusted(**{name: arrays.get(name) for name in ARRAYS})
+    data = data_from(arrays)
     template = Model(registry.build(header["kernel"]), 1.0, header["noise_is_fixed"])
     model, inputs, every = template.with_theta(arrays["theta"]), arrays["inputs"], header["thinning"]
     if "statistics" not in header:
@@ -78,6 +78,11 @@ def fitted_from(
     solution = Solution.of(model.with_noise(every * model.noise_variance), features, known)
     posterior = SparsePosterior(solution, arrays["noise_moments"], variance, noise)
     return FittedModel(posterior, data, inputs, model, every, header["exact"], actions), None
+
+
+def data_from(arrays: dict[str, Any]) -> Trajectories:
+    """The data of a fitted model."""
+    return Trajectories._trusted(**{name: arrays.get(name) for name in ARRAYS})
 
 
 def describe_actions(actions: Actions) -> dict[str, Any]:

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal, Self, overload
+from collections.abc import Callable
+from functools import partial
+from typing import Any, Literal, Self, TypeVar, overload
 
 import numpy as np
-from numpy.typing import ArrayLike
+from numpy.typing import ArrayLike, NDArray
 
-from gptd_rl.checks import is_count
-from gptd_rl.data.actions import Actions, ContinuousActions, DiscreteActions
+from gptd_rl.data.actions import ContinuousActions, DiscreteActions
+from gptd_rl.data.state_actions import to_state_actions
 from gptd_rl.data.trajectories import Trajectories
-from gptd_rl.estimators import pairs
-from gptd_rl.estimators.action_values import ActionValues
-from gptd_rl.estimators.fitted import FittedModel
+from gptd_rl.estimators.greedy_q import GreedyQ
 from gptd_rl.estimators.storage import storable
 from gptd_rl.inference.sparse import SparseVariance
 from gptd_rl.kernels import Kernel
@@ -22,9 +22,17 @@ from gptd_rl.temporal.targets import Noise
 from gptd_rl.threads import one_blas_thread
 from gptd_rl.types import Array, DataLike
 
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+def _batched(method: F) -> F:
+    """Mark a method as a policy of many states at a time, for `collect` and for `fit(data, policy=…)`."""
+    method.batched = True  # type: ignore[attr-defined]
+    return method
+
 
 @storable
-class GPTDQ(ActionValues):
+class GPTDQ(GreedyQ):
     """Gaussian-process temporal-difference learning of Q, the value of actions, which selects its own kernel.
 
     Q is to pairs of a state and an action what V is to states, so everything is as in `GPTD`, with the covariance
@@ -49,9 +57,12 @@ class GPTDQ(ActionValues):
     action_correlation : float
         ρ, from 0 to below 1, instead of the 0 in δ for two discrete actions that differ. With a little of it what is
         learnt of one action is a first guess for the others; with none, K is block diagonal, and cheap.
+    noise_share : float
+        λ = σ²/v₀, noise variance of bootstrapped targets over prior variance of Q, in a fit of the greedy policy.
     mean : float or callable, optional
         Prior mean of Q, as in `GPTD`. A function takes states of shape (n, n_dims) and the actions taken there, in the
-        form in which the data hold them, of shape (n, ...).
+        form in which the data hold them, of shape (n, ...). For the greedy policy a number; by default the largest
+        value that the rewards allow, so that actions never tried look good.
     noise : {"stochastic", "deterministic"}
         As in `GPTD`: σ²HHᵀ, or σ²I for deterministic systems.
     objective, thinning, method, subset_size, tolerance, sparse_variance
@@ -77,6 +88,9 @@ class GPTDQ(ActionValues):
         As in `GPTD`.
     comparison_, thinning_trials_, inputs_, method_, exact_
         As in `GPTD`.
+    greedy_ : GreedyFit or None
+        Result of fitted Q iteration, if the greedy policy was fitted: its `posterior` has `sample_function` for
+        Thompson sampling.
 
     Examples
     --------
@@ -106,6 +120,7 @@ class GPTDQ(ActionValues):
         n_actions: int | None = None,
         candidates: ArrayLike | None = None,
         action_correlation: float = 0.0,
+        noise_share: float = 3e-3,
         mean: Mean = None,
         noise: Noise = "stochastic",
         objective: str = "auto",
@@ -143,6 +158,7 @@ class GPTDQ(ActionValues):
         self.n_actions = n_actions
         self.candidates = candidates
         self.action_correlation = action_correlation
+        self.noise_share = noise_share
 
     # ---------------------------------------------------------------------------------- fitting
 
@@ -162,11 +178,12 @@ class GPTDQ(ActionValues):
         ----------
         data : Trajectories, path, Minari dataset, or an iterable of these
             With actions; otherwise as in `GPTD.fit`.
-        policy : object with `predict`, callable, or GPTDQ, optional
+        policy : object with `predict`, callable, GPTDQ, or "greedy", optional
             The policy to evaluate: anything that `collect` takes; it is asked about states as the data hold them. By
             default the one that made the data. A deterministic one that made them should be given, too: it says what
             follows the last state of a truncated segment, a transition which else is left out. A stochastic one should
-            not: asked again, it would answer differently.
+            not: asked again, it would answer differently. "greedy" is the policy that is greedy with respect to Q
+            itself (see Notes).
         gamma, executor, progress_bar
             As in `GPTD.fit`.
 
@@ -185,12 +202,21 @@ class GPTDQ(ActionValues):
           deviation grows there, but all values that lead there depend on this guess, too.
 
         Recurrent policies cannot be asked about single states, and are not meant here.
+
+        For ``policy="greedy"`` Q is fitted to the bootstrapped targets r + γ max Q(x', ·) by fitted Q iteration, with
+        discounts below 1 and discrete actions. The kernel is "ard", the multi-scale kernel with one relevance per input
+        selected by the evidence of the targets, or a kernel of states whose free parameters are selected; v₀ and σ²
+        follow from the residuals and `noise_share`. `subset_size` counts inducing states, which all actions share.
+        ``warm_start=True`` continues from the last Q and kernel. Standard deviations and intervals take the targets as
+        given: those of a policy's values come from ``fit(data, policy=q.greedy_actions)``.
         """
         self._check_parameters()
         data = data if isinstance(data, Trajectories) else Sources.of(data, gamma)
-        actions = pairs.find_actions(data, self.n_actions, self.candidates, self.action_correlation)
-        engine = self._open(_in_pairs(data, actions, policy), gamma, executor, actions)
-        return self._fit(engine, every=None, progress_bar=progress_bar)
+        actions = self._find_actions(data)
+        if isinstance(policy, str):
+            return self._fit_greedy(data, actions, policy)
+        pairs = _in_pairs(data, actions, policy)
+        return self._fit(self._open(pairs, gamma, executor, actions), every=None, progress_bar=progress_bar)
 
     @one_blas_thread()
     def partial_fit(
@@ -207,7 +233,8 @@ class GPTDQ(ActionValues):
         """
         if not hasattr(self, "posterior_"):
             return self.fit(data, policy=policy, gamma=gamma, executor=executor)
-        return self._add(_in_pairs(data, self._space, policy, gamma), gamma, executor)
+        pairs = _in_pairs(data, self._space, policy, gamma)
+        return self._add(pairs, gamma, executor)
 
     def condition(
         self,
@@ -231,25 +258,8 @@ class GPTDQ(ActionValues):
         -------
         GPTDQ
         """
-        return self._condition(_in_pairs(data, self._space, policy, gamma), gamma, executor, inducing_points)
-
-    def _mean_of_rows(self, mean: Mean, actions: Actions) -> Mean:
-        if not callable(mean):
-            return mean
-        assert isinstance(actions, DiscreteActions | ContinuousActions)
-
-        def of_pairs(rows: Array) -> ArrayLike:
-            n = rows.shape[1] - actions.n_columns
-            return mean(rows[:, :n], actions.decode(rows[:, n:]))
-
-        return of_pairs
-
-    def _n_terminal(self, actions: Actions) -> int:
-        return actions.n if isinstance(actions, DiscreteActions) else 1
-
-    def _set(self, fitted: FittedModel) -> None:
-        super()._set(fitted)
-        self.action_relevances_ = self._relevances()[self.n_dims_ :]
+        pairs = _in_pairs(data, self._space, policy, gamma)
+        return self._condition(pairs, gamma, executor, inducing_points)
 
     # ---------------------------------------------------------------------------------- predicting
 
@@ -295,27 +305,84 @@ class GPTDQ(ActionValues):
         """
         return self._interval(self._check_pairs(states, actions), level)
 
-    # ---------------------------------------------------------------------------------- checking
+    @overload
+    def q_values(self, states: ArrayLike, return_std: Literal[False] = ...) -> Array: ...
 
-    def _check_parameters(self) -> None:
-        super()._check_parameters()
-        if self.n_actions is not None and self.candidates is not None:
-            raise ValueError("n_actions is for discrete actions and candidates for continuous ones: give one of them.")
-        if self.n_actions is not None and not is_count(self.n_actions):
-            raise ValueError(f"n_actions must be a whole number of 1 or more; got {self.n_actions!r}.")
-        if not 0.0 <= self.action_correlation < 1.0:
-            raise ValueError(f"action_correlation must lie in [0, 1); got {self.action_correlation!r}.")
+    @overload
+    def q_values(self, states: ArrayLike, return_std: Literal[True]) -> tuple[Array, Array]: ...
 
-    def _check_pairs(self, states: ArrayLike, actions: ArrayLike) -> Array:
-        """Pairs with all inputs, of shape (m, n_dims + n_columns)."""
-        x, columns = self._check_states(states), self._space.encode(actions)
-        if len(columns) != len(x):
-            raise ValueError(f"expected one action for each of {len(x)} states; got {len(columns)}.")
-        return np.column_stack([x, columns])
+    @one_blas_thread()
+    def q_values(self, states: ArrayLike, return_std: bool = False) -> Array | tuple[Array, Array]:
+        """Posterior mean of Q for every action, or for every one of the `candidates`.
+
+        Parameters
+        ----------
+        states : array-like of shape (m, n_dims)
+        return_std : bool
+
+        Returns
+        -------
+        mean : ndarray of shape (m, n_actions)
+        std : ndarray of shape (m, n_actions)
+            Only if `return_std`.
+        """
+        pairs, shape = self._all_pairs(states)
+        answer = self._moments(pairs, return_std)
+        if isinstance(answer, tuple):
+            return answer[0].reshape(shape), answer[1].reshape(shape)
+        return answer.reshape(shape)
+
+    @_batched
+    def greedy_actions(self, states: ArrayLike) -> NDArray[Any]:
+        """The action with the largest posterior mean of Q in each state, the first of several.
+
+        This method is a policy: ``collect(env, q.greedy_actions, …)``, ``fit(data, policy=q.greedy_actions)``.
+
+        Parameters
+        ----------
+        states : array-like of shape (m, n_dims)
+
+        Returns
+        -------
+        actions : ndarray of shape (m, ...)
+            Numbers of discrete actions; else the best of the `candidates`.
+        """
+        best = self.q_values(states).argmax(axis=1)
+        return self._space.decode(self._choices()[best])
+
+    @one_blas_thread()
+    def sample(self, states: ArrayLike, n: int = 1, seed: int | np.random.Generator | None = None) -> Array:
+        """Joint posterior samples of Q over all these states and all actions.
+
+        Acting greedily in one sample at a time is Thompson sampling.
+
+        Parameters
+        ----------
+        states : array-like of shape (m, n_dims)
+        n : int
+            Number of samples.
+        seed : int or Generator, optional
+
+        Returns
+        -------
+        values : ndarray of shape (n, m, n_actions)
+        """
+        pairs, shape = self._all_pairs(states)
+        values = self._sample(pairs, n, seed, f"{shape[0]} states and {shape[1]} actions")
+        return values.reshape(n, *shape)
 
 
 def _in_pairs(
     data: DataLike, actions: DiscreteActions | ContinuousActions, policy: Any, gamma: float | None = None
 ) -> Trajectories | Sources:
-    """Trajectories of pairs under `policy`; another GPTDQ stands for its greedy policy."""
-    return pairs.to_pairs(data, actions, policy.greedy_actions if isinstance(policy, GPTDQ) else policy, gamma)
+    """Trajectories of pairs; made once, because a stochastic policy would answer differently next time."""
+    policy = policy.greedy_actions if isinstance(policy, GPTDQ) else policy
+    change = partial(to_state_actions, actions=actions, policy=policy)
+    pairs: Trajectories | Sources | None
+    pairs = change(data) if isinstance(data, Trajectories) else Sources.of(data, gamma).map(change)
+    if pairs is None:
+        raise ValueError(
+            "no transition is left: a truncated segment needs two of them, since the action in its last state was not "
+            "logged. fit(data, policy=…) says what it would be."
+        )
+    return pairs

@@ -37,8 +37,9 @@ from gptd_rl.types import Array, DataLike, IntArray
 SAMPLE_SIZE = 20_000
 LARGEST_EXACT_SAMPLE = 1200
 
-# Candidates from which inducing points are chosen.
+# Candidates from which inducing points are chosen; fewer for each inducing point if θ is known.
 N_CANDIDATES = 8000
+CANDIDATES_PER_POINT = 5
 
 # States in contiguous pieces, for questions about episodes.
 CONTIGUOUS_SIZE = 10_000
@@ -54,6 +55,7 @@ class SparseOptions:
     subset_size: int
     tolerance: float | None
     variance: SparseVariance
+    n_candidates: int = N_CANDIDATES
 
 
 @dataclass(frozen=True, eq=False)
@@ -109,7 +111,7 @@ class SparseEngine:
             states = np.unique(self.summary.distinct[:, self.inputs], axis=0)
             return InducingPointSelector(states, len(states), None, takes_all=True)
         candidates = np.unique(self.sample.states, axis=0)
-        picked = evenly_spaced(len(candidates), N_CANDIDATES)
+        picked = evenly_spaced(len(candidates), self.options.n_candidates)
         return InducingPointSelector(candidates[picked], self.options.subset_size, self.options.tolerance)
 
     def selection_problem(self, name: str, every: int) -> SelectionProblem:
@@ -271,6 +273,7 @@ def remake_engine(
         Width that states must have.
     """
     if inducing_points is None:
+        options = replace(options, n_candidates=CANDIDATES_PER_POINT * options.subset_size)
         engine = make_engine(
             data, noise, method=method, options=options, gamma=gamma, executor=executor, actions=actions
         )

@@ -1,26 +1,24 @@
-"""Evaluations while an agent of Stable-Baselines3 learns, as a callback: error bars in its logs and TensorBoard."""
+"""A callback of Stable-Baselines3 that evaluates the agent during training and logs values with intervals."""
 
 from __future__ import annotations
 
 import copy
-import random
 import re
 import warnings
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
 
 from gptd_rl.checks import as_count, as_discount
-from gptd_rl.evaluation.environments import opened
+from gptd_rl.evaluation.environments import open_environment
 from gptd_rl.evaluation.evaluate import evaluate_agent
+from gptd_rl.evaluation.random_state import preserved_random_state
 from gptd_rl.evaluation.results import Evaluation
 from gptd_rl.exceptions import EvaluationWarning
-from gptd_rl.sb3.loading import Normalised
+from gptd_rl.sb3.policies import NormalizedPolicy
+from gptd_rl.types import EnvLike
 
 try:
-    import torch
     from stable_baselines3.common.base_class import BaseAlgorithm
     from stable_baselines3.common.callbacks import BaseCallback
     from stable_baselines3.common.vec_env import VecNormalize
@@ -29,40 +27,40 @@ except ModuleNotFoundError as error:
 
 
 class GPTDEvalCallback(BaseCallback):
-    """Evaluate a Stable-Baselines3 model now and then while it learns, with error bars, and log what was found.
+    """Evaluate a Stable-Baselines3 model at regular steps of training, with intervals, and log the results.
 
     The log gets ``gptd/value`` with its 95 % interval ``gptd/value_lower`` and ``gptd/value_upper``, the discounted
     value of the policy from the start; ``gptd/coverage``, the share of values by fresh rollouts inside the 95 %
     interval, ``gptd/rmse`` beside them, and ``gptd/critic_rmse``, that of the model's own critic, if it has one; and
     ``gptd/relevance/<input>``, how much each observation matters for the value.
 
-    Training goes on as if nothing had happened: the same seed leads to the same weights with the callback and without.
+    Training is not disturbed: the same seed leads to the same weights with the callback and without.
 
     Parameters
     ----------
     eval_env : str, gymnasium.Env or VectorEnv, or Stable-Baselines3 VecEnv
-        Where to evaluate: not where the model is trained, since evaluating resets it. The model sees its observations
-        as in training, by the statistics that a `VecNormalize` there has at the time; one around `eval_env` is ignored.
+        Where to evaluate: not the training environment, since evaluating resets it. Observations are normalized by the
+        present statistics of a `VecNormalize` around the training environment; one around `eval_env` is ignored.
     eval_freq : int
-        Evaluate at every so many calls, that is, after ``eval_freq * n_envs`` steps, as `EvalCallback` does.
+        Evaluate every `eval_freq` calls, that is, every ``eval_freq * n_envs`` steps, as `EvalCallback` does.
     n_transitions, gamma, deterministic, seed, n_episodes, n_states
-        As for `gptd_rl.evaluate_agent`; smaller amounts, as this is done again and again.
+        As for `gptd_rl.evaluate_agent`; the defaults are smaller.
     verbose : int
         Whether to print a line for each evaluation.
 
     Attributes
     ----------
     evaluations : list of dict
-        What was logged: a number for each key, one dict for each evaluation, with ``time/total_timesteps``.
+        The numbers logged, one dict for each evaluation, with ``time/total_timesteps``.
     last : Evaluation or None
-        The newest one with all that was found, about the model as it was then: ``last.write("folder")`` makes a page.
+        The latest evaluation, of the model as it was then: ``last.write("folder")`` writes a page.
 
     Warns
     -----
     EvaluationWarning
-        If an evaluation fails, because the environment or the agent does: it is left out, and training goes on. Who
-        would rather stop makes it an error: ``warnings.simplefilter("error", EvaluationWarning)``. What could never
-        work, such as an environment that does not fit the model, is refused before training begins.
+        If an evaluation fails, because the environment or the agent does: it is skipped, and training continues. To
+        stop instead, make it an error: ``warnings.simplefilter("error", EvaluationWarning)``. An environment whose
+        spaces are not those of the model is refused before training begins.
 
     Examples
     --------
@@ -75,7 +73,7 @@ class GPTDEvalCallback(BaseCallback):
 
     def __init__(
         self,
-        eval_env: Any,
+        eval_env: EnvLike,
         eval_freq: int = 10_000,
         n_transitions: int = 2_000,
         gamma: float | None = None,
@@ -96,29 +94,29 @@ class GPTDEvalCallback(BaseCallback):
             seed=seed,
             n_episodes=as_count(n_episodes, "n_episodes"),
             n_states=as_count(n_states, "n_states"),
-            thorough=False,
+            analyse_inputs=False,
         )
         self.evaluations: list[dict[str, float]] = []
         self.last: Evaluation | None = None
 
     def _init_callback(self) -> None:
-        """Refuse what could not work, before training begins."""
+        """Refuse a bad environment before training begins."""
         if not isinstance(self.model, BaseAlgorithm):
             raise TypeError(f"expected a Stable-Baselines3 model; got {type(self.model).__name__}.")
-        if self.eval_env is None:  # which would stand for the one of the training
+        if self.eval_env is None:  # `evaluate_agent` would use that of the training
             raise TypeError("expected an environment to evaluate in; got None.")
-        with opened(self.eval_env, snapshot(self.model), self.options["n_transitions"]):
-            pass  # whether it can be made and fits the model
-        mine = _cores(self.eval_env) if hasattr(self.eval_env, "unwrapped") else []  # else it is made anew each time
+        with open_environment(self.eval_env, snapshot(self.model), self.options["n_transitions"]):
+            pass  # raises if it cannot be made or has other spaces than the model
+        mine = _cores(self.eval_env) if hasattr(self.eval_env, "unwrapped") else []  # else each evaluation makes one
         if any(a is b for a in mine for b in _cores(self.training_env)):
             raise ValueError("eval_env is the environment of the training, which evaluating would reset: make another.")
 
     def _on_step(self) -> bool:
         if self.n_calls % self.eval_freq == 0:
             try:
-                with random_numbers_kept(self.model.device):
+                with preserved_random_state(self.model.device):
                     self.last = evaluate_agent(snapshot(self.model), self.eval_env, **self.options)
-            except Exception as error:  # noqa: BLE001  (whatever it is, it should not cost hours of training)
+            except Exception as error:  # noqa: BLE001  (no error of an evaluation may end the training)
                 text = f"the evaluation after {self.num_timesteps} steps failed: {type(error).__name__}: {error}"
                 warnings.warn(" ".join(text.split()), EvaluationWarning, stacklevel=2)
             else:
@@ -137,7 +135,7 @@ class GPTDEvalCallback(BaseCallback):
 
 
 def numbers(evaluation: Evaluation) -> dict[str, float]:
-    """What goes into the log."""
+    """The numbers to log."""
     value, check = evaluation.start.value, evaluation.check
     found = {
         "gptd/value": value.estimate,
@@ -148,35 +146,23 @@ def numbers(evaluation: Evaluation) -> dict[str, float]:
     }
     if check.critic is not None:
         found["gptd/critic_rmse"] = float(np.sqrt(np.mean((check.critic - check.observed) ** 2)))
-    for name, strength in zip(evaluation.setting.inputs, evaluation.relevance.strengths.tolist(), strict=True):
-        found["gptd/relevance/" + re.sub(r"[^\w.-]+", "_", name)] = strength
+    for name, relevance in zip(evaluation.config.inputs, evaluation.relevance.scaled_relevances.tolist(), strict=True):
+        found["gptd/relevance/" + re.sub(r"[^\w.-]+", "_", name)] = relevance
     return found
 
 
 def snapshot(model: Any) -> Any:
-    """The model as a policy that stays as it is, whatever training does to the model; it sees raw observations."""
+    """A frozen copy of the model, as a policy of raw observations."""
     twin = copy.copy(model)
-    # Distributions hold tensors of the last step, which PyTorch will not copy; every step puts new ones in their place.
+    # Distributions hold tensors of the last step, which PyTorch cannot copy; every step replaces them.
     held = [module.action_dist for module in model.policy.modules() if hasattr(module, "action_dist")]
     twin.policy = copy.deepcopy(model.policy, {id(one): copy.copy(one) for one in held})
-    twin.action_space = copy.deepcopy(model.action_space)  # DQN explores by drawing from it
+    twin.action_space = copy.deepcopy(model.action_space)  # DQN explores by sampling from it
     statistics = model.get_vec_normalize_env()
-    return twin if statistics is None else Normalised(twin, copy.deepcopy(statistics))
-
-
-@contextmanager
-def random_numbers_kept(device: Any) -> Iterator[None]:
-    """Leave everybody's random numbers as they were: Python's, NumPy's, and PyTorch's on CPU and on `device`."""
-    python, legacy = random.getstate(), np.random.get_state()  # noqa: NPY002  (DQN explores by it)
-    with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
-        try:
-            yield
-        finally:
-            random.setstate(python)
-            np.random.set_state(legacy)  # noqa: NPY002
+    return twin if statistics is None else NormalizedPolicy(twin, copy.deepcopy(statistics))
 
 
 def _cores(env: Any) -> list[Any]:
-    """Environments, without what is wrapped around them."""
+    """Environments without their wrappers."""
     core = env.unwrapped
     return [one.unwrapped for one in core.envs] if hasattr(core, "envs") else [core]

@@ -1,100 +1,113 @@
-"""Evaluate an agent: collect, fit, check."""
+"""Evaluate an agent: collect transitions, fit V, check it on fresh episodes."""
 
 from __future__ import annotations
 
 import operator
-import random
-import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
-import gymnasium as gym
 import numpy as np
-from scipy import stats
+from scipy.special import stdtrit
 
 from gptd_rl.checks import as_count, as_discount
 from gptd_rl.data.trajectories import Trajectories
-from gptd_rl.evaluation.calibration import Calibrated
-from gptd_rl.evaluation.checking import Observed, check, disagreements, observe
-from gptd_rl.evaluation.environments import opened
-from gptd_rl.evaluation.fitting import fit
-from gptd_rl.evaluation.off_policy import OnStates, compare_policies, fit_target
-from gptd_rl.evaluation.results import Evaluation, Interval, Setting, StartReturn, Timing, ValueFunction
+from gptd_rl.estimators.conformal import Calibrated, Values
+from gptd_rl.evaluation.environments import Environment, open_environment
+from gptd_rl.evaluation.fitting import Tick, fit
+from gptd_rl.evaluation.ground_truth import GroundTruth, collect_ground_truth
+from gptd_rl.evaluation.off_policy import compare_policies, fit_target
+from gptd_rl.evaluation.random_state import seeded
+from gptd_rl.evaluation.results import Evaluation
+from gptd_rl.evaluation.scoring import check, disagreements
+from gptd_rl.evaluation.value_models import StackedValue, monte_carlo
+from gptd_rl.report.records import (
+    Check,
+    EvaluationConfig,
+    Interval,
+    OffPolicy,
+    Relevance,
+    StartReturn,
+    Timing,
+    ValueFunction,
+)
 from gptd_rl.rollouts.collect import collect
+from gptd_rl.rollouts.policies import StatePolicy
 from gptd_rl.sb3.critics import critic_name, critic_of
-from gptd_rl.sb3.loading import Normalised, check_spaces
-from gptd_rl.types import Array
+from gptd_rl.sb3.policies import NormalizedPolicy, check_spaces
+from gptd_rl.types import Array, EnvLike, Policy
 
-Progress = Callable[[str, int, int], None]
+StageProgress = Callable[[str, int, int], None]
 
 FEW_EPISODES = 20
-FRESH = 1_000_000  # seeds of episodes for the check begin here
+CHECK_SEED = 1_000_000  # added to the seed for the episodes of the check
 
 
 def evaluate_agent(
-    agent: Any,
-    env: Any = None,
+    agent: Policy,
+    env: EnvLike | None = None,
     *,
     n_transitions: int = 10_000,
     gamma: float | None = None,
     deterministic: bool = True,
     seed: int = 0,
-    target: Any = None,
+    target: Policy = None,
     n_episodes: int = 40,
     n_states: int = 160,
     input_names: Sequence[str] | None = None,
-    thorough: bool = True,
-    progress: Progress | None = None,
+    analyse_inputs: bool = True,
+    progress: StageProgress | None = None,
 ) -> Evaluation:
-    """Say how good an agent is, with error bars, which observations matter, and whether that can be believed.
+    """Evaluate an agent: its value with intervals, the relevance of observations, and a check on fresh episodes.
 
     Parameters
     ----------
     agent : Stable-Baselines3 model, object with ``predict``, callable, or None
-        As for `gptd_rl.collect`. The critic of a Stable-Baselines3 model serves as a first guess, and is judged, too.
+        As for `gptd_rl.collect`. The critic of a Stable-Baselines3 model serves as a prior mean, and is checked, too.
     env : str, gymnasium.Env or VectorEnv, or Stable-Baselines3 VecEnv, optional
-        By default the environment that the model carries. Behind a `VecNormalize`, states are those inside it, so that
-        everything is told in the environment's own units.
+        By default the environment of the model. Behind a `VecNormalize`, states are those inside it: all results are in
+        the units of the environment.
     n_transitions : int
-        How many to learn from.
+        Transitions to collect and learn from.
     gamma : float, optional
-        The agent's own by default, or 0.99.
+        Discount; the agent's own by default, or 0.99.
     deterministic : bool
         Whether the agent takes its most likely action, as in Stable-Baselines3's `evaluate_policy`.
     seed : int
     target : as `agent`, optional
-        Evaluate this policy, by its most likely actions, from what `agent` does. Biased where transitions are random.
+        Target policy: evaluate this one, by its most likely actions, from the data of `agent`. The estimate is biased
+        if transitions are stochastic.
     n_episodes : int
         Fresh episodes for the check.
     n_states : int
-        States of theirs from which rollouts start. Where returns are random, half of them set the widths of the
-        intervals, and only the others judge them.
+        States of these episodes from which rollouts start. If returns are random, half of them recalibrate the
+        intervals, and only the others check them.
     input_names : sequence of str, optional
         Names of the observations.
-    thorough : bool
-        Whether to see what leaving out inputs costs, and whether combinations of inputs matter more than single ones,
-        which takes about half of the time.
+    analyse_inputs : bool
+        Whether to compare the evidence with that of a pruned model and of factor analysis. It takes about half of the
+        time.
     progress : callable, optional
         Called as ``progress(stage, done, total)`` with the stages "collect", "fit" and "check".
 
     Returns
     -------
     Evaluation
-        ``evaluation.write("folder")`` makes a page of it.
+        ``evaluation.write("folder")`` writes a page.
 
     Raises
     ------
     AgentError
-        If agent and environment do not fit together.
+        If agent and environment have different spaces.
     CollectionError
         If the environment or the agent fails.
 
     Examples
     --------
     >>> policy = lambda obs: int(obs[2] + obs[3] > 0)
-    >>> found = evaluate_agent(policy, "CartPole-v1", n_transitions=300, n_episodes=5, thorough=False)
+    >>> found = evaluate_agent(policy, "CartPole-v1", n_transitions=300, n_episodes=5, analyse_inputs=False)
     >>> found.check.scores[0].name
     'GPTD'
     """
@@ -102,100 +115,163 @@ def evaluate_agent(
     seed = operator.index(seed)
     n_transitions = as_count(n_transitions, "n_transitions")
     n_episodes, n_states = as_count(n_episodes, "n_episodes"), as_count(n_states, "n_states")
-    with opened(env, agent, n_transitions) as (place, policy), _seeded(seed, policy):
-        aim = policy if target is None else _like(policy, target)
-        check_spaces(aim, place)
+    with seeded(seed, agent), open_environment(env, agent, n_transitions) as (opened, policy):
+        run = _Run.of(opened, policy, target, gamma, deterministic, seed)
+        times = [time.perf_counter()]
+        data, names = _collect(run, n_transitions, input_names, partial(tell, "collect"))
+        times.append(time.perf_counter())
+        fit_stage = _fit if target is None else _fit_off_policy
+        fitted = fit_stage(run, data, analyse_inputs, partial(tell, "fit"))
+        times.append(time.perf_counter())
+        checked = _check(run, fitted, n_episodes, n_states, partial(tell, "check"))
+        times.append(time.perf_counter())
+    return Evaluation(
+        config=_config(run, data, names, fitted.learners),
+        start=_start(fitted.start_values, checked.truth.returns),
+        relevance=fitted.relevance,
+        check=checked.check,
+        disagreements=disagreements(checked.check),
+        off_policy=fitted.off_policy,
+        value=checked.value,
+        critic=fitted.critic,
+        data=data,
+        warnings=tuple(_warnings(data, checked.truth, fitted.off_policy)),
+        timing=Timing(*np.diff(times).tolist()),
+    )
+
+
+@dataclass(frozen=True, eq=False)
+class _Run:
+    """Who is evaluated, where and how."""
+
+    env: Environment
+    policy: Policy  # collects the data
+    subject: Policy  # is evaluated
+    gamma: float
+    deterministic: bool  # of the data
+    subject_deterministic: bool
+    seed: int
+
+    @classmethod
+    def of(
+        cls, env: Environment, policy: Policy, target: Policy, gamma: float | None, deterministic: bool, seed: int
+    ) -> _Run:
+        subject = policy if target is None else _normalized_like(policy, target)
+        check_spaces(subject, env)
         gamma = as_discount(getattr(policy, "gamma", 0.99) if gamma is None else gamma)
-        names = place.input_names if input_names is None else tuple(input_names)
-        began = time.perf_counter()
-        tell("collect", 0, n_transitions)
-        data = collect(
-            place.many, policy, n_transitions=n_transitions, gamma=gamma, seed=seed, deterministic=deterministic
-        )
-        if len(names) != data.n_dims:
-            raise ValueError(
-                f"input_names must have {data.n_dims} entries, one for each observation; got {len(names)}."
-            )
-        tell("collect", n_transitions, n_transitions)
-        collected = time.perf_counter()
+        # A target policy is evaluated by its most likely actions: sampled ones would differ at each query.
+        return cls(env, policy, subject, gamma, deterministic, deterministic or target is not None, seed)
 
-        # A target is known by its most likely actions: drawn ones would be others each time it is asked.
-        deterministic_aim = deterministic or target is not None
-        critic = critic_of(aim, deterministic_aim)
-        others: dict[str, ValueFunction] = {}
-        off_policy = None
-        fitted = fit(
-            data,
-            critic if target is None else None,
-            is_categorical=place.is_categorical,
-            thorough=thorough and target is None,
-            tick=lambda done, total: tell("fit", done, total),
-        )
-        value: ValueFunction = fitted.value
-        relevance, learners = fitted.relevance, fitted.learners
-        if target is not None:
-            act = OnStates(aim, place.observation_space, place.action_space)
-            off_policy = compare_policies(data, act, place.action_space, f"the target ({_agent_name(aim)})")
-            value, relevance = fit_target(data, act)
-            learners = {"GPTDQ": 1.0}
-        if fitted.critic is not None:
-            others[critic_name(aim)] = fitted.critic
-        elif critic is not None:
-            others[critic_name(aim)] = _Bare(critic)
-        others["Monte Carlo"] = fitted.monte_carlo
-        learnt = time.perf_counter()
 
-        observed = observe(
-            place,
-            aim,
-            value,
-            n_episodes=n_episodes,
-            n_states=n_states,
-            gamma=gamma,
-            seed=seed + FRESH,
-            deterministic=deterministic_aim,
-            tick=lambda done, total: tell("check", done, total),
-        )
-        judged = observed
-        if observed.n_rollouts > 1 and isinstance(value, Calibrated) and len(np.unique(observed.episodes)) > 1:
-            # Returns are random: half of the true values set the widths, the other half judges them.
-            known, judged = observed.halves()
-            value = value.knowing(known.states, known.values, known.errors)
-        checked = check(judged, {"GPTD": value} | others, critic)
-        tell("check", 1, 1)
-        done = time.perf_counter()
-    setting = Setting(
-        agent=_agent_name(policy),
-        env=place.name,
-        gamma=gamma,
-        deterministic=deterministic,
+def _collect(
+    run: _Run, n_transitions: int, input_names: Sequence[str] | None, tick: Tick
+) -> tuple[Trajectories, tuple[str, ...]]:
+    """Transitions of the policy, and the names of their inputs."""
+    tick(0, n_transitions)
+    data = collect(
+        run.env.vector_env,
+        run.policy,
+        n_transitions=n_transitions,
+        gamma=run.gamma,
+        seed=run.seed,
+        deterministic=run.deterministic,
+    )
+    names = run.env.input_names if input_names is None else tuple(input_names)
+    if len(names) != data.n_dims:
+        raise ValueError(f"input_names must have {data.n_dims} entries, one for each observation; got {len(names)}.")
+    tick(n_transitions, n_transitions)
+    return data, names
+
+
+@dataclass(frozen=True, eq=False)
+class _Learnt:
+    """Result of a fit: V, and value functions to compare it with."""
+
+    value: ValueFunction
+    others: dict[str, ValueFunction]
+    critic: Values | None
+    start_values: Array
+    relevance: Relevance
+    learners: dict[str, float]
+    off_policy: OffPolicy | None = None
+
+
+def _fit(run: _Run, data: Trajectories, analyse_inputs: bool, tick: Tick) -> _Learnt:
+    """Fit V to the data of the policy itself."""
+    critic = critic_of(run.subject, run.subject_deterministic)
+    fitted = fit(data, critic, is_categorical=run.env.is_categorical, analyse_inputs=analyse_inputs, tick=tick)
+    others: dict[str, ValueFunction] = {}
+    if fitted.critic is not None:
+        others[critic_name(run.subject)] = fitted.critic
+    others["Monte Carlo"] = fitted.monte_carlo
+    return _Learnt(fitted.value, others, critic, fitted.start_values, fitted.relevance, fitted.learners)
+
+
+def _fit_off_policy(run: _Run, data: Trajectories, analyse_inputs: bool, tick: Tick) -> _Learnt:
+    """Fit V of the target policy to the data of another policy."""
+    critic = critic_of(run.subject, run.subject_deterministic)
+    target = StatePolicy(run.subject, run.env.observation_space, run.env.action_space)
+    comparison = compare_policies(data, target, run.env.action_space, f"the target ({_agent_name(run.subject)})")
+    tick(1, 3)
+    average = Calibrated(StackedValue({"Monte Carlo": monte_carlo})).fit(data)
+    tick(2, 3)
+    value, relevance = fit_target(data, target)
+    tick(3, 3)
+    others: dict[str, ValueFunction] = {} if critic is None else {critic_name(run.subject): _WithoutIntervals(critic)}
+    starts = value.predict(data.states[data.starts])
+    return _Learnt(value, others | {"Monte Carlo": average}, critic, starts, relevance, {"GPTDQ": 1.0}, comparison)
+
+
+@dataclass(frozen=True, eq=False)
+class _Checked:
+    """Result of a check: fresh episodes, V with its final intervals, and scores."""
+
+    truth: GroundTruth
+    value: ValueFunction
+    check: Check
+
+
+def _check(run: _Run, fitted: _Learnt, n_episodes: int, n_states: int, tick: Tick) -> _Checked:
+    """Compare predictions with rollouts of fresh episodes."""
+    truth = collect_ground_truth(
+        run.env,
+        run.subject,
+        fitted.value,
+        n_episodes=n_episodes,
+        n_states=n_states,
+        gamma=run.gamma,
+        seed=run.seed + CHECK_SEED,
+        deterministic=run.subject_deterministic,
+        tick=tick,
+    )
+    value, judged = fitted.value, truth
+    if truth.n_rollouts > 1 and isinstance(value, Calibrated) and len(np.unique(truth.episodes)) > 1:
+        # Returns are random: half of the episodes recalibrate the intervals, the others check them.
+        known, judged = truth.halves()
+        value = value.recalibrate(known.states, known.values, known.errors)
+    checked = check(judged, {"GPTD": value} | fitted.others, fitted.critic)
+    tick(1, 1)
+    return _Checked(truth, value, checked)
+
+
+def _config(run: _Run, data: Trajectories, names: tuple[str, ...], learners: dict[str, float]) -> EvaluationConfig:
+    return EvaluationConfig(
+        agent=_agent_name(run.policy),
+        env=run.env.name,
+        gamma=run.gamma,
+        deterministic=run.deterministic,
         n_transitions=data.n_transitions,
         n_episodes=data.n_segments,
         n_terminated=int(data.terminated.sum()),
         inputs=names,
-        is_categorical=place.is_categorical,
-        seed=seed,
+        is_categorical=run.env.is_categorical,
+        seed=run.seed,
         learners=learners,
     )
-    starts = fitted.start_values if target is None else value.predict(data.states[data.starts])
-    return Evaluation(
-        setting=setting,
-        start=_start(starts, observed),
-        relevance=relevance,
-        check=checked,
-        disagreements=disagreements(checked),
-        off_policy=off_policy,
-        value=value,
-        critic=critic,
-        data=data,
-        warnings=tuple(_warnings(data, observed, off_policy.warning if off_policy else "")),
-        timing=Timing(collected - began, learnt - collected, done - learnt),
-    )
 
 
-def _start(start_values: Array, observed: Observed) -> StartReturn:
+def _start(start_values: Array, returns: Array) -> StartReturn:
     """Value from the start, and the returns of fresh episodes; the unit of all intervals is the episode."""
-    returns = observed.returns
     return StartReturn(
         value=_student(start_values),
         returns=_student(returns) if len(returns) > 1 else None,
@@ -208,33 +284,34 @@ def _start(start_values: Array, observed: Observed) -> StartReturn:
 def _student(sample: Array) -> Interval:
     """Mean of independent numbers with Student's 95 % interval."""
     mean, n = float(sample.mean()), len(sample)
-    half = float(stats.t.ppf(0.975, n - 1) * sample.std(ddof=1) / np.sqrt(n)) if n > 1 else np.inf
+    half = float(stdtrit(n - 1, 0.975) * sample.std(ddof=1) / np.sqrt(n)) if n > 1 else np.inf
     return Interval(mean, mean - half, mean + half)
 
 
-def _warnings(data: Trajectories, observed: Observed, off_policy: str) -> Iterator[str]:
-    """What a reader should know before believing any of it."""
-    if off_policy:
-        yield off_policy
+def _warnings(data: Trajectories, truth: GroundTruth, off_policy: OffPolicy | None) -> Iterator[str]:
+    """Limits of this evaluation, a sentence or two each."""
+    if off_policy is not None and off_policy.warning:
+        yield off_policy.warning
     n = data.n_segments
     if not data.terminated.any():
         yield (
-            "No episode ended by itself. Values take it that life beyond the cut goes on as it did before; "
-            f"{n} episodes without a failure only say that fewer than {min(100, 300 / n):.0f} % fail (95 % sure)."
+            "No episode terminated. Values assume that behaviour after the time limit continues unchanged; "
+            f"{n} episodes without a failure only show that fewer than {min(100, 300 / n):.0f} % fail, with 95 % "
+            "confidence."
         )
     if n < FEW_EPISODES:
-        yield f"Only {n} episodes: the 95 % interval rests on the largest errors of very few. Collect more transitions."
-    if observed.n_rollouts == 0:
+        yield f"Only {n} episodes: the 95 % interval depends on the few largest errors. Collect more transitions."
+    if truth.n_rollouts == 0:
         yield (
             "The environment cannot be copied, so values were checked against single returns of fresh episodes: "
             "coverage is that of returns."
         )
 
 
-class _Bare:
-    """Values that come without intervals."""
+class _WithoutIntervals:
+    """A value function whose errors are unknown."""
 
-    def __init__(self, values: Callable[[Array], Array]) -> None:
+    def __init__(self, values: Values) -> None:
         self.values = values
 
     def predict(self, states: Any) -> Array:
@@ -242,45 +319,20 @@ class _Bare:
         return self.values(np.asarray(states))
 
     def confidence_interval(self, states: Any, level: float = 0.95) -> tuple[Array, Array]:
-        """Not a number: nothing is known about errors."""
-        nothing = np.full(len(np.asarray(states)), np.nan)
-        return nothing, nothing
+        """NaN."""
+        unknown = np.full(len(np.asarray(states)), np.nan)
+        return unknown, unknown
 
 
-def _like(policy: Any, target: Any) -> Any:
-    """The target, behind the same normalisation as the policy, unless it has its own."""
-    if isinstance(policy, Normalised) and not isinstance(target, Normalised):
-        return Normalised(target, policy.statistics)
+def _normalized_like(policy: Policy, target: Policy) -> Policy:
+    """The target, with the normalization of the policy unless it has its own."""
+    if isinstance(policy, NormalizedPolicy) and not isinstance(target, NormalizedPolicy):
+        return NormalizedPolicy(target, policy.statistics)
     return target
 
 
-def _agent_name(policy: Any) -> str:
+def _agent_name(policy: Policy) -> str:
     if policy is None:
         return "random actions"
-    inner = policy.model if isinstance(policy, Normalised) else policy
+    inner = policy.model if isinstance(policy, NormalizedPolicy) else policy
     return str(getattr(inner, "__name__", type(inner).__name__))
-
-
-@contextmanager
-def _seeded(seed: int, policy: Any) -> Iterator[None]:
-    """Agents that draw their actions do it from this seed; nobody else's random numbers change.
-
-    Stable-Baselines3's draw from PyTorch's generator, and DQN from NumPy's and from its space of actions.
-    """
-    before = random.getstate(), np.random.get_state()  # noqa: NPY002
-    space = getattr(policy, "action_space", None)
-    if isinstance(space, gym.Space):
-        space.seed(seed)
-    np.random.seed(seed % 2**32)  # noqa: NPY002
-    try:
-        if "torch" not in sys.modules:
-            yield
-            return
-        import torch
-
-        with torch.random.fork_rng(devices=[]):
-            torch.random.default_generator.manual_seed(seed)
-            yield
-    finally:
-        random.setstate(before[0])
-        np.random.set_state(before[1])  # noqa: NPY002

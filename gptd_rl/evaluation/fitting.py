@@ -1,4 +1,4 @@
-"""From transitions to V with intervals, and to what matters: everything that is learnt before anything is checked."""
+"""Fit V with calibrated intervals, and analyse which inputs matter: everything that is learnt from the data."""
 
 from __future__ import annotations
 
@@ -11,49 +11,48 @@ from typing import Any, Literal
 import numpy as np
 
 from gptd_rl.data.trajectories import Trajectories
+from gptd_rl.estimators.conformal import Calibrated, Learner
 from gptd_rl.estimators.gptd import GPTD
-from gptd_rl.evaluation.calibration import Calibrated, calibrate, left_out, stack
-from gptd_rl.evaluation.results import Relevance
 from gptd_rl.evaluation.value_models import (
-    Bounded,
-    Conditioned,
-    Critic,
-    Learner,
+    Clipped,
+    Conditioning,
+    CriticLike,
     RefittedCritic,
-    Returns,
-    Values,
-    along,
+    StackedValue,
     monte_carlo,
-    relative_to,
 )
-from gptd_rl.exceptions import InterruptedFitWarning, RelevanceWarning
+from gptd_rl.exceptions import RelevanceWarning
+from gptd_rl.progress import no_partial_fits
+from gptd_rl.report.records import Relevance
+from gptd_rl.temporal.means import subtract_mean
+from gptd_rl.temporal.returns import Returns
 from gptd_rl.types import Array
 
-N_SELECTED = 2000  # states that choose the kernel
-N_COMPARED = 500  # states that choose between kinds of kernels
+N_SELECTED = 2000  # states for model selection
+N_COMPARED = 500  # states for the comparison of kernels
 MAX_COMPARED_INPUTS = 12
-NEGLIGIBLE = 1e-3  # strength of an input that may go
-SUBSET_SIZE = 400
+NEGLIGIBLE = 1e-3  # scaled relevance below which an input may be pruned
+N_INDUCING_POINTS = 400
 
 Tick = Callable[[int, int], None]
 
 
 @dataclass(frozen=True, eq=False)
 class Fitted:
-    """What was learnt.
+    """Value functions that were learnt, and the relevance of inputs.
 
     Attributes
     ----------
     value : Calibrated
-        V, put together from those of `learners`.
+        V, combined from `learners`.
     learners : dict of str to float
-        What V was put together from, and the share of each.
+        The weight of each learner.
     monte_carlo : Calibrated
-        One number for all states.
+        The average return, the same in all states.
     critic : Calibrated or None
-        The agent's critic, with intervals as wide as its errors.
+        The agent's critic, with intervals from its errors.
     start_values : ndarray of shape (n_segments,)
-        Discounted return of each episode; V takes the place of what was cut off.
+        Discounted return of each episode, plus V of what was cut off.
     relevance : Relevance
     """
 
@@ -65,54 +64,53 @@ class Fitted:
     relevance: Relevance
 
 
-def fit(data: Trajectories, critic: Critic | None, *, is_categorical: bool, thorough: bool, tick: Tick) -> Fitted:
-    """Learn V from `data`, with the agent's critic as a first guess if there is one.
+def fit(
+    data: Trajectories, critic: CriticLike | None, *, is_categorical: bool, analyse_inputs: bool, tick: Tick
+) -> Fitted:
+    """Learn V from `data`, with the agent's critic as a prior mean if there is one.
 
-    Several are combined, each counting as much as it helps to predict left-out episodes: GPTD alone; the critic; the
-    critic with its last layer fitted again; and that with GPTD for what it leaves. None goes beyond the returns seen.
+    Up to four learners are stacked by their errors at left-out episodes: GPTD; the critic; the critic with a refitted
+    last layer; and GPTD with that as prior mean. Their values are clipped to the returns that the data allow.
     """
-    part = excerpt(data, N_SELECTED)
+    part = contiguous_sample(data, N_SELECTED)
     v = select(part, is_categorical)
     tick(1, 5)
-    learners: dict[str, Learner] = {"GPTD": Conditioned.on(v, data, SUBSET_SIZE)}
-    if critic is not None:
-        refitted = RefittedCritic(critic)
-        mean = refitted(part)
-        w = select(relative_to(part, along(mean, part)), is_categorical)
-        learners["critic"] = lambda data: critic
-        learners["critic, refitted"] = refitted
-        learners["critic, refitted, and GPTD"] = Conditioned.on(w, data, SUBSET_SIZE, refitted)
+    learners = {"GPTD": _conditioning(v, data)} | _critic_learners(critic, part, data, is_categorical)
     tick(2, 5)
-    learners = {name: Bounded(learner) for name, learner in learners.items()}
-    guesses = left_out(list(learners.values()), data)
-    returns = Returns.of(data)
-    shares = stack(guesses, returns)
+    stacked = StackedValue({name: Clipped(learner) for name, learner in learners.items()}, v.relevances_)
+    value = Calibrated(stacked).fit(data)
     tick(3, 5)
-    value = calibrate(
-        _mixed([learner(data) for learner in learners.values()], shares), guesses @ shares, data, _weights(v)
-    )
-    constant = left_out([monte_carlo], data)[:, 0]
-    own = None if critic is None else calibrate(critic, along(critic, data), data, None)
-    starts = data.starts
-    start_values = returns.y[starts] + returns.z[starts] * (guesses @ shares)[returns.end[starts]]
+    own = None if critic is None else Calibrated(StackedValue({"critic": lambda data: critic})).fit(data)
+    average = Calibrated(StackedValue({"Monte Carlo": monte_carlo})).fit(data)
+    returns, starts = Returns.of(data), data.starts
+    start_values = returns.y[starts] + returns.z[starts] * value.cross_val_values_[returns.end[starts]]
     tick(4, 5)
-    found = relevance(v, part, thorough and not is_categorical)
+    found = relevance(v, part, analyse_inputs and not is_categorical)
     tick(5, 5)
-    named = dict(zip(learners, shares.tolist(), strict=True))
-    return Fitted(value, named, calibrate(monte_carlo(data), constant, data, None), own, start_values, found)
+    weights = dict(zip(learners, value.estimator_.weights_.tolist(), strict=True))
+    return Fitted(value, weights, average, own, start_values, found)
 
 
-def _mixed(parts: list[Values], shares: Array) -> Values:
-    used = [(part, share) for part, share in zip(parts, shares, strict=True) if share > 0]
-    return lambda states: np.sum([share * part(states) for part, share in used], axis=0)
+def _conditioning(v: GPTD, data: Trajectories, mean: Learner | None = None) -> Conditioning:
+    """GPTD with the θ of `v` and inducing points from all of the data."""
+    return Conditioning(v.condition(data, inducing_points=N_INDUCING_POINTS), mean)
 
 
-def _weights(v: GPTD) -> Array:
-    """How much inputs count for what is near: by relevance, none not at all."""
-    return np.sqrt(v.relevances_ + 1e-9 * v.relevances_.max())
+def _critic_learners(
+    critic: CriticLike | None, part: Trajectories, data: Trajectories, is_categorical: bool
+) -> dict[str, Learner]:
+    if critic is None:
+        return {}
+    refitted = RefittedCritic(critic)
+    v = select(subtract_mean(part, refitted(part)), is_categorical)
+    return {
+        "critic": lambda data: critic,
+        "critic, refitted": refitted,
+        "critic, refitted, and GPTD": _conditioning(v, data, refitted),
+    }
 
 
-def excerpt(data: Trajectories, n_states: int) -> Trajectories:
+def contiguous_sample(data: Trajectories, n_states: int) -> Trajectories:
     """Whole episodes at random, or pieces of long ones, until there are about `n_states` states."""
     if len(data) <= n_states:
         return data
@@ -124,58 +122,52 @@ def excerpt(data: Trajectories, n_states: int) -> Trajectories:
 
 
 def select(part: Trajectories, is_categorical: bool, **options: Any) -> GPTD:
-    """Choose kernel, noise and thinning."""
+    """Select kernel, noise and thinning."""
     kernel = options.pop("kernel", "isotropic" if is_categorical or part.n_dims > 60 else "ard")
-    with uninterrupted():
+    with model_selection():
         return GPTD(kernel, n_restarts=0, **options).fit(part)
 
 
 @contextmanager
-def uninterrupted() -> Iterator[None]:
-    """A fit that Ctrl-C cut short, which would keep the best model so far, ends it all."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", RelevanceWarning)  # V is judged by left-out episodes anyway
-        warnings.simplefilter("error", InterruptedFitWarning)
-        try:
-            yield
-        except InterruptedFitWarning:
-            raise KeyboardInterrupt from None
+def model_selection() -> Iterator[None]:
+    """Within this, an interrupt ends the evaluation, and warnings about relevances are silent."""
+    with no_partial_fits():
+        warnings.simplefilter("ignore", RelevanceWarning)  # V is cross-validated anyway
+        yield
 
 
-def relevance(v: GPTD, part: Trajectories, thorough: bool) -> Relevance:
-    """Which inputs matter to `v`, what leaving out the others costs, and whether combinations of inputs matter more."""
+def relevance(v: GPTD, part: Trajectories, analyse_inputs: bool) -> Relevance:
+    """Scaled relevances; if asked, the evidence without negligible inputs, and a comparison with factor analysis."""
     spread = part.states.std(axis=0)
-    names = tuple(range(part.n_dims))
-    if not thorough or part.n_dims == 1 or v.kernel == "isotropic":
-        kernel: Literal["isotropic", "ard"] = "isotropic" if v.kernel == "isotropic" else "ard"
-        strengths = v.relevances_ * spread**2
-        return Relevance(kernel, strengths, None, None, names, (), np.nan, np.nan, part.n_transitions)
-    strengths = v.relevances_ * spread**2
+    scaled, n = v.relevances_ * spread**2, part.n_transitions
     kept, removed, pruned = np.arange(part.n_dims), np.zeros(0, dtype=int), np.nan
-    if (strengths < NEGLIGIBLE).any():
-        with uninterrupted():
+    if not analyse_inputs or part.n_dims == 1 or v.kernel == "isotropic":
+        kernel: Literal["isotropic", "ard"] = "isotropic" if v.kernel == "isotropic" else "ard"
+        return Relevance(kernel, scaled, None, None, tuple(kept.tolist()), (), np.nan, np.nan, n)
+    if (scaled < NEGLIGIBLE).any():
+        with model_selection():
             pruning = v.prune(NEGLIGIBLE).pruning_
         kept, removed = pruning.kept, pruning.removed
         pruned = pruning.after.log_likelihood if len(removed) else np.nan
-    directions, along_them = _directions(v, part, spread)
+    directions, of_directions = _directions(v, part, spread)
     return Relevance(
         "ard" if directions is None else "factor",
-        strengths,
+        scaled,
         directions,
-        along_them,
+        of_directions,
         tuple(kept.tolist()),
         tuple(removed.tolist()),
         v.log_marginal_likelihood_,
         pruned,
-        part.n_transitions,
+        n,
     )
 
 
 def _directions(v: GPTD, part: Trajectories, spread: Array) -> tuple[Array | None, Array | None]:
-    """Directions that matter, in units of the inputs' spreads, if factor analysis has the best evidence."""
+    """Relevant directions in units of the inputs' standard deviations, if factor analysis has the best evidence."""
     if part.n_dims > MAX_COMPARED_INPUTS:
         return None, None
-    few = excerpt(part, N_COMPARED)
+    few = contiguous_sample(part, N_COMPARED)
     every = min(v.thinning_, max(1, int(few.lengths.max() - 1) // 2))  # pieces may be shorter than those of `part`
     compared = select(few, False, kernel="auto", max_rank=min(2, part.n_dims - 1), objective="thinned", thinning=every)
     best = compared.comparison_.best

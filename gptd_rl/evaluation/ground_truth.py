@@ -1,38 +1,127 @@
-"""V^π by trying: copies of an environment, in the state in which it is, carried on from there with fresh luck.
+"""Monte Carlo estimates of V^π: copy the environment at selected states and roll out the policy with new seeds.
 
-Gymnasium's environments cannot be set to a state, but most can be copied. A held-out episode is stopped here and there,
-and from each such place the policy goes on several times, past any time limit, until what is left hardly counts. The
-average return is V^π there, up to its standard error, for whatever a model says to be held against.
+Gymnasium's environments cannot be set to a state, but most can be copied. The environment of a fresh episode is copied
+at random states; from each copy the policy acts several times, past any time limit, until the remaining discount is
+negligible. The average return is V^π there, up to its standard error.
 """
 
 from __future__ import annotations
 
 import copy
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
 import gymnasium as gym
 import numpy as np
 from gymnasium.wrappers import TimeLimit
-from numpy.typing import NDArray
 
 from gptd_rl.data.spaces import flattener, require_flat, stack
+from gptd_rl.evaluation.environments import Environment
+from gptd_rl.evaluation.fitting import Tick
 from gptd_rl.exceptions import CollectionError
-from gptd_rl.rollouts.policies import as_batch_policy
-from gptd_rl.types import Array
+from gptd_rl.report.records import ValueFunction
+from gptd_rl.rollouts.collect import collect
+from gptd_rl.rollouts.policies import EpisodePolicy
+from gptd_rl.temporal.means import values_at
+from gptd_rl.temporal.returns import Returns
+from gptd_rl.types import Array, BoolArray, IntArray, Policy
 
-NEGLIGIBLE = 0.01  # discount at which a rollout may stop
-N_ROLLOUTS = 10  # from each state, where something is random
-LONGEST = 2000  # steps of an episode that nobody ends
-NEVER = np.iinfo(np.int64).max
+NEGLIGIBLE = 0.01  # discount at which a rollout stops
+N_ROLLOUTS = 10  # from each state, if returns are random
+MAX_EPISODE_STEPS = 2000  # in an environment without a time limit
+NO_LIMIT = np.iinfo(np.int64).max
 MAX_STEPS = 300_000  # of all rollouts together, about
 
 
 @dataclass(frozen=True, eq=False)
-class HeldOut:
-    """Complete episodes, and places in them from which to go on.
+class GroundTruth:
+    """Returns of fresh episodes of the policy, and values of some of their states.
+
+    Attributes
+    ----------
+    returns : ndarray of shape (n_episodes,)
+        Undiscounted returns of complete episodes.
+    states : ndarray of shape (m, n_dims)
+    values, errors : ndarray of shape (m,)
+        Discounted returns from these states and their standard errors.
+    episodes : ndarray of shape (m,)
+    n_rollouts : int
+        From each state; 0 if there is only the return of the episode itself.
+    """
+
+    returns: Array
+    states: Array
+    values: Array
+    errors: Array
+    episodes: IntArray
+    n_rollouts: int
+
+    def halves(self) -> tuple[GroundTruth, GroundTruth]:
+        """The states of every second episode, and those of the others."""
+        second = np.unique(self.episodes, return_inverse=True)[1] % 2 == 1
+        return self._only(~second), self._only(second)
+
+    def _only(self, rows: BoolArray) -> GroundTruth:
+        return replace(
+            self,
+            states=self.states[rows],
+            values=self.values[rows],
+            errors=self.errors[rows],
+            episodes=self.episodes[rows],
+        )
+
+
+def collect_ground_truth(
+    env: Environment,
+    policy: Policy,
+    value: ValueFunction,
+    *,
+    n_episodes: int,
+    n_states: int,
+    gamma: float,
+    seed: int,
+    deterministic: bool,
+    tick: Tick,
+) -> GroundTruth:
+    """Run fresh episodes, and estimate V^π at some of their states.
+
+    An environment that cannot be copied has no rollouts: values are then the returns of the episodes themselves.
+
+    Parameters
+    ----------
+    env : Environment
+    policy : as for `gptd_rl.collect`
+    value : ValueFunction
+        Its values stand for the rewards after the end of a rollout.
+    n_episodes, n_states : int
+    gamma : float
+    seed : int
+    deterministic : bool
+    tick : callable
+        Called as ``tick(done, total)``.
+    """
+    if env.template_env is not None:
+        starts = sample_start_states(
+            env.template_env, policy, n_episodes=n_episodes, n_states=n_states, seed=seed, deterministic=deterministic
+        )
+        values, errors, n_rollouts = rollout_values(
+            starts, policy, gamma=gamma, seed=seed, deterministic=deterministic, tail=value.predict, tick=tick
+        )
+        return GroundTruth(starts.returns, starts.states, values, errors, starts.episodes, n_rollouts)
+    data = collect(env.vector_env, policy, n_episodes=n_episodes, gamma=gamma, seed=seed, deterministic=deterministic)
+    returns = Returns.of(data)
+    rng = np.random.default_rng(seed)
+    rows = np.sort(rng.choice(returns.usable, min(n_states, len(returns.usable)), replace=False))
+    values = returns.y + returns.z * values_at(value.predict, data)[returns.end]
+    undiscounted = np.bincount(data.segment_of, weights=data.rewards).astype(np.float64)
+    return GroundTruth(undiscounted, data.states[rows], values[rows], np.zeros(len(rows)), data.segment_of[rows], 0)
+
+
+@dataclass(frozen=True, eq=False)
+class StartStates:
+    """Complete episodes, and copies of the environment at some of their states.
 
     Attributes
     ----------
@@ -45,40 +134,15 @@ class HeldOut:
     copies : list of gymnasium.Env
         The environment in each of these states.
     observations : list
-        What the policy sees in each.
+        The observation in each of these states.
     """
 
     returns: Array
-    lengths: NDArray[np.int64]
+    lengths: IntArray
     states: Array
-    episodes: NDArray[np.int64]
+    episodes: IntArray
     copies: list[gym.Env[Any, Any]]
     observations: list[Any]
-
-
-class Policy:
-    """A policy that acts in many environments, of which some have stopped."""
-
-    def __init__(self, env: gym.Env[Any, Any], policy: Any, n: int, seed: int, deterministic: bool) -> None:
-        self.space = env.observation_space
-        self.act = as_batch_policy(
-            policy,
-            observation_space=env.observation_space,
-            action_space=env.action_space,
-            n_envs=n,
-            seed=seed,
-            deterministic=deterministic,
-        )
-        self.starting = np.ones(n, dtype=bool)
-
-    def __call__(self, observations: list[Any], active: NDArray[np.bool_]) -> Any:
-        """One action for each observation."""
-        try:
-            actions = self.act(stack(self.space, observations), self.starting, active)
-        except Exception as error:
-            raise CollectionError(f"the policy failed: {type(error).__name__}: {error}") from error
-        self.starting = np.zeros_like(self.starting)
-        return actions
 
 
 def step(env: gym.Env[Any, Any], action: Any) -> tuple[Any, float, bool, bool]:
@@ -90,47 +154,27 @@ def step(env: gym.Env[Any, Any], action: Any) -> tuple[Any, float, bool, bool]:
     return observation, float(reward), bool(terminated), bool(truncated)
 
 
-def copyable(env: gym.Env[Any, Any]) -> bool:
-    """Whether a copy of an environment goes on where the environment is; some copies are new ones, in no state."""
-    try:
-        one, space = copy.deepcopy(env), copy.deepcopy(env.action_space)
-        space.seed(0)
-        for seed in range(20):  # until an episode is under way
-            one.reset(seed=seed)
-            action = space.sample()
-            if not any(one.step(action)[2:4]):
-                break
-        else:
-            one.reset(seed=0)
-        twin = copy.deepcopy(one)
-        ahead, behind = one.step(action), twin.step(action)
-    except Exception:  # noqa: BLE001  (whatever its parts do when copied)
-        return False
-    flatten = flattener(env.observation_space)
-    here, there = (flatten(stack(env.observation_space, [step[0]])) for step in (ahead, behind))
-    return np.array_equal(here, there) and ahead[1:4] == behind[1:4]
-
-
-def held_out(
-    env: gym.Env[Any, Any], policy: Any, *, n_episodes: int, n_states: int, seed: int, deterministic: bool
-) -> HeldOut:
-    """Run complete episodes, all together, and keep a copy of the environment in some states, each as likely as any."""
+def sample_start_states(
+    env: gym.Env[Any, Any], policy: Policy, *, n_episodes: int, n_states: int, seed: int, deterministic: bool
+) -> StartStates:
+    """Run complete episodes, all together, and copy the environment at uniformly sampled states of theirs."""
     require_flat(env.observation_space)
     rng = np.random.default_rng(seed)
     envs = [copy.deepcopy(env) for _ in range(n_episodes)]
     observations = [e.reset(seed=seed + i)[0] for i, e in enumerate(envs)]
-    act = Policy(env, policy, n_episodes, seed, deterministic)
+    spaces = env.observation_space, env.action_space
+    act = EpisodePolicy(policy, *spaces, n_episodes, seed=seed, deterministic=deterministic)
     returns, lengths = np.zeros(n_episodes), np.zeros(n_episodes, dtype=np.int64)
     kept: list[tuple[int, gym.Env[Any, Any], Any]] = []
     running, n_seen = np.ones(n_episodes, dtype=bool), 0
-    longest = NEVER if env.spec is not None and env.spec.max_episode_steps else LONGEST
+    longest = NO_LIMIT if env.spec is not None and env.spec.max_episode_steps else MAX_EPISODE_STEPS
     while running.any() and lengths.max() < longest:
         for i in np.flatnonzero(running):
             n_seen += 1
-            # Reservoir sampling: of all states seen so far, each is kept with the same chance.
-            place = len(kept) if len(kept) < n_states else int(rng.integers(n_seen))
-            if place < n_states:
-                kept[place : place + 1] = [(int(i), copy.deepcopy(envs[i]), copy.deepcopy(observations[i]))]
+            # Reservoir sampling: of all states seen so far, each is kept with the same probability.
+            slot = len(kept) if len(kept) < n_states else int(rng.integers(n_seen))
+            if slot < n_states:
+                kept[slot : slot + 1] = [(int(i), copy.deepcopy(envs[i]), copy.deepcopy(observations[i]))]
         actions = act(observations, running)
         for i in np.flatnonzero(running):
             observations[i], reward, terminated, truncated = step(envs[i], actions[i])
@@ -138,47 +182,47 @@ def held_out(
             lengths[i] += 1
             running[i] = not (terminated or truncated)
     kept.sort(key=lambda k: k[0])
-    places, copies, seen = (list(part) for part in zip(*kept, strict=True))
+    episodes, copies, seen = (list(part) for part in zip(*kept, strict=True))
     states = flattener(env.observation_space)(stack(env.observation_space, seen))
-    return HeldOut(
-        returns[~running], lengths[~running], np.asarray(states, dtype=np.float64), np.array(places), copies, seen
+    return StartStates(
+        returns[~running], lengths[~running], np.asarray(states, dtype=np.float64), np.array(episodes), copies, seen
     )
 
 
-def rolled_out(
-    place: HeldOut,
-    policy: Any,
+def rollout_values(
+    starts: StartStates,
+    policy: Policy,
     *,
     gamma: float,
     seed: int,
     deterministic: bool,
     tail: Callable[[Array], Array],
-    tick: Callable[[int, int], None] = lambda done, total: None,
+    tick: Tick = lambda done, total: None,
 ) -> tuple[Array, Array, int]:
-    """V^π at the states of `place`.
+    """Monte Carlo estimates of V^π at start states.
 
     Parameters
     ----------
-    place : HeldOut
+    starts : StartStates
     policy : as for `gptd_rl.collect`
     gamma : float
     seed : int
     deterministic : bool
     tail : callable
-        Values of the states in which rollouts stop, which count with a discount of `NEGLIGIBLE` or less, as a rule.
+        Values of the states in which rollouts stop, usually with a discount of `NEGLIGIBLE` or less.
     tick : callable
-        Told how many steps of how many are done.
+        Called as ``tick(done, total)``.
 
     Returns
     -------
     mean, error : ndarray of shape (m,)
-        Average return and its standard error: 0 where nothing is random.
+        Average return and its standard error; 0 in a deterministic environment.
     n_rollouts : int
         From each state.
     """
     horizon = MAX_STEPS if gamma >= 1.0 else max(1, int(np.ceil(np.log(NEGLIGIBLE) / np.log(max(gamma, 1e-9)))))
-    horizon = min(horizon, max(1000, MAX_STEPS // max(len(place.copies), 1)))
-    run = _Branches(place, policy, gamma, deterministic, tail)
+    horizon = min(horizon, max(1000, MAX_STEPS // max(len(starts.copies), 1)))
+    run = _Rollouts(starts, policy, gamma, deterministic, tail)
     first, second = (run(seed + k, horizon, partial(_tick_part, tick, k, N_ROLLOUTS, horizon)) for k in range(2))
     if np.allclose(first, second, rtol=1e-9, atol=1e-9):
         return first, np.zeros(len(first)), 1
@@ -188,24 +232,27 @@ def rolled_out(
     return returns.mean(axis=0), returns.std(axis=0, ddof=1) / np.sqrt(len(returns)), len(returns)
 
 
-def _tick_part(tick: Callable[[int, int], None], k: int, n: int, horizon: int, t: int) -> None:
+def _tick_part(tick: Tick, k: int, n: int, horizon: int, t: int) -> None:
     """Step t of part k of n."""
     tick(k * horizon + t, n * horizon)
 
 
-class _Branches:
-    """One rollout from each place, all together."""
+class _Rollouts:
+    """One rollout from each start state, all together."""
 
-    def __init__(self, place: HeldOut, policy: Any, gamma: float, deterministic: bool, tail: Any) -> None:
-        self.place, self.policy, self.gamma = place, policy, gamma
+    def __init__(
+        self, starts: StartStates, policy: Policy, gamma: float, deterministic: bool, tail: Callable[[Array], Array]
+    ) -> None:
+        self.starts, self.policy, self.gamma = starts, policy, gamma
         self.deterministic, self.tail = deterministic, tail
         self.n_steps = 0
 
     def __call__(self, seed: int, horizon: int, tick: Callable[[int], None]) -> Array:
         """Returns of shape (m,)."""
-        envs = [fresh(env, [seed, i]) for i, env in enumerate(self.place.copies)]
-        observations, n = list(self.place.observations), len(envs)
-        act = Policy(envs[0], self.policy, n, seed, self.deterministic)
+        envs = [reseeded_copy(env, [seed, i]) for i, env in enumerate(self.starts.copies)]
+        observations, n = list(self.starts.observations), len(envs)
+        spaces = envs[0].observation_space, envs[0].action_space
+        act = EpisodePolicy(self.policy, *spaces, n, seed=seed, deterministic=self.deterministic)
         returns, running, cut = np.zeros(n), np.ones(n, dtype=bool), np.zeros(n)
         for t in range(horizon):
             actions = act(observations, running)
@@ -227,18 +274,18 @@ class _Branches:
         return returns + np.where(cut > 0, cut * self.tail(states), 0.0)
 
 
-def fresh(env: gym.Env[Any, Any], seed: list[int]) -> gym.Env[Any, Any]:
-    """A copy of an environment in its present state, with other random numbers to come and without a time limit."""
+def reseeded_copy(env: gym.Env[Any, Any], seed: list[int]) -> gym.Env[Any, Any]:
+    """A copy of an environment in its present state, with new random numbers and without a time limit."""
     twin = copy.deepcopy(env)
-    luck = np.random.default_rng(seed)
-    twin.unwrapped.np_random = luck
+    generator = np.random.default_rng(seed)
+    twin.unwrapped.np_random = generator
     layer: Any = twin
     while True:
         for name, value in vars(layer).items():
-            if isinstance(value, np.random.Generator):  # one of its own
-                setattr(layer, name, luck)
+            if isinstance(value, np.random.Generator):  # one beside np_random
+                setattr(layer, name, generator)
         if isinstance(layer, TimeLimit):
-            layer._max_episode_steps = NEVER
+            layer._max_episode_steps = NO_LIMIT
         if not isinstance(layer, gym.Wrapper):
             return twin
         layer = layer.env

@@ -22,6 +22,18 @@ from gptd_rl.kernels import Kernel, Sum
 from gptd_rl.types import Array, IntArray
 
 
+@dataclass(frozen=True, eq=False, repr=False)
+class _InducingSum(Sum):
+    """Terms of a kernel, over states with all the labels that the kernel reads, be it in other terms."""
+
+    n_labels: int = 0
+
+    @property
+    def n_categorical(self) -> int:  # type: ignore[override]
+        """Labels of a state."""
+        return self.n_labels
+
+
 @dataclass(frozen=True, eq=False)
 class KernelSplit:
     """A kernel as g + ΦCΦᵀ."""
@@ -43,9 +55,9 @@ class KernelSplit:
                 explicit.append((term, places))
         if not inducing:
             raise ValueError("the sparse method needs a kernel with a part of infinite rank, such as Matern52.")
-        if len(inducing) == 1:
+        if len(inducing) == 1 and inducing[0][0].n_categorical == kernel.n_categorical:
             return cls(kernel, *inducing[0], tuple(explicit))
-        total = Sum(tuple(term for term, _ in inducing))
+        total = _InducingSum(tuple(term for term, _ in inducing), kernel.n_categorical)
         order = np.argsort(np.concatenate(total.places))
         return cls(kernel, total, np.concatenate([places for _, places in inducing])[order], tuple(explicit))
 

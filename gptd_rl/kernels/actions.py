@@ -7,7 +7,7 @@ from typing import Any, Self
 
 import numpy as np
 
-from gptd_rl.kernels.base import Pairs
+from gptd_rl.kernels.base import Pairs, short
 from gptd_rl.kernels.compose import Kernel
 from gptd_rl.kernels.registry import register
 from gptd_rl.kernels.scale import DataScale, Guess, ParameterSpace
@@ -15,7 +15,7 @@ from gptd_rl.types import Array, BoolArray
 
 
 @register
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class ActionDelta(Kernel):
     """k([x, a], [x', a']) = 1 where the actions are equal, ρ where they are not; the last column holds the action.
 
@@ -39,6 +39,10 @@ class ActionDelta(Kernel):
     def __post_init__(self) -> None:
         if not 0.0 <= self.correlation < 1.0:
             raise ValueError(f"action_correlation must lie in [0, 1); got {self.correlation}.")
+
+    def __repr__(self) -> str:
+        correlation = f", correlation={short(self.correlation)}" if self.correlation else ""
+        return f"ActionDelta({self.n_actions}{correlation})"
 
     @property
     def theta(self) -> Array:

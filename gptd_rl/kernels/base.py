@@ -135,6 +135,8 @@ class BaseKernel(ABC):
     def fix(self, *names: str) -> Self:
         """The same kernel with these parameters held by model selection."""
         unknown_names(names, self.parameter_names)
+        if not names:
+            return self
         return dataclasses.replace(self, fixed=self.fixed | set(names))  # type: ignore[type-var]
 
     def block_labels(self, states: Array) -> Array | None:
@@ -214,6 +216,7 @@ class BaseKernel(ABC):
 
     def contract(self, A: Array, states: Array, others: Array, K: Array | None = None) -> Array:
         """Σ_ij A_ij ∂K_ij/∂θ for a full `A`, of shape (n_parameters,); `K`, if at hand, is overwritten."""
+        self._check_width(states, others)
         labels = self.block_labels(others)
         if labels is None:
             pairs = self.pairs(states, others)
@@ -229,6 +232,7 @@ class BaseKernel(ABC):
 
     def contract_lower(self, A: Array, states: Array) -> Array:
         """Σ_ij A_ij ∂K_ij/∂θ for a symmetric `A` of which only the lower triangle is read."""
+        self._check_width(states)
         blocks = self.blocks(states)
         if len(blocks) > 1:
             parts = [self.contract_lower(A[np.ix_(rows, rows)], states[rows]) for rows in blocks]
@@ -277,6 +281,18 @@ def check_variance(name: str, value: float) -> float:
     if not (np.isfinite(value) and value >= 0):
         raise ValueError(f"{name} must be finite and not negative; got {value}.")
     return float(value)
+
+
+def short(values: Array | float) -> str:
+    """Numbers with four digits, as `repr` shows them."""
+    rounded = np.vectorize(lambda value: float(f"{value:.4g}"), otypes=[float])(values)
+    return repr(rounded.tolist())
+
+
+def describe_fixed(fixed: Iterable[str]) -> str:
+    """The argument `fixed` as `repr` shows it; empty if nothing is fixed."""
+    names = sorted(fixed)
+    return f", fixed={names}" if names else ""
 
 
 def safe_log(values: Array) -> Array:

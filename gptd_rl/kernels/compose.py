@@ -16,7 +16,7 @@ from typing import Any, Self
 import numpy as np
 
 from gptd_rl.kernels import registry
-from gptd_rl.kernels.base import BaseKernel, Pairs
+from gptd_rl.kernels.base import BaseKernel, Pairs, unknown_names
 from gptd_rl.kernels.scale import DataScale, Guess, ParameterSpace
 from gptd_rl.types import Array, BoolArray, IntArray
 
@@ -30,14 +30,18 @@ class Kernel(BaseKernel):
 
     def __add__(self, other: Kernel) -> Sum:
         """k₁ + k₂."""
+        if not isinstance(other, Kernel):
+            return NotImplemented
         return Sum((self, other))
 
     def __mul__(self, other: Kernel) -> Product:
         """k₁·k₂."""
+        if not isinstance(other, Kernel):
+            return NotImplemented
         return Product((self, other))
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Composition(Kernel):
     """Several kernels over the same states."""
 
@@ -109,6 +113,12 @@ class Composition(Kernel):
         return np.asarray(self._gather([part.is_log for part in self.parts]), dtype=bool)
 
     @property
+    def fixed(self) -> frozenset[str]:  # type: ignore[override]
+        """Names of parameters that model selection leaves alone."""
+        held = self._gather([np.isin(part.parameter_names, list(part.fixed)) for part in self.parts])
+        return frozenset(name for name, is_held in zip(self.parameter_names, held, strict=True) if is_held)
+
+    @property
     def is_free(self) -> BoolArray:
         """Which entries of `theta` model selection may move."""
         return np.asarray(self._gather([part.is_free for part in self.parts]), dtype=bool)
@@ -121,11 +131,10 @@ class Composition(Kernel):
     def fix(self, *names: str) -> Self:
         """The same composition with these parameters held by model selection."""
         mine = self.parameter_names
-        for name in names:
-            if name not in mine and (several := [n for n in mine if n.rpartition(".")[2] == name]):
+        for name in set(names) - set(mine):
+            if several := [n for n in mine if n.rpartition(".")[2] == name]:
                 raise ValueError(f"{name!r} is a parameter of several kernels: name one of {', '.join(several)}.")
-            if name not in mine:
-                raise ValueError(f"fixed names {[name]}, but the parameters are {mine}.")
+        unknown_names(names, mine)
         held = {mine.index(name) for name in names}
         parts = []
         for part, place in zip(self.parts, self.places, strict=True):
@@ -182,7 +191,7 @@ class Composition(Kernel):
 
 
 @registry.register
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Sum(Composition):
     """k(x, x') = Σ k_i(x, x').
 
@@ -196,6 +205,9 @@ class Sum(Composition):
         flat = tuple(term for part in self.parts for term in (part.parts if isinstance(part, Sum) else (part,)))
         object.__setattr__(self, "parts", flat)
         super().__post_init__()
+
+    def __repr__(self) -> str:
+        return " + ".join(map(repr, self.parts))
 
     def pairs(self, states: Array, others: Array) -> Pairs:
         """Prepare two sets of states."""
@@ -259,7 +271,7 @@ class _SumPairs:
 
 
 @registry.register
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Product(Composition):
     """k(x, x') = Π k_i(x, x').
 
@@ -273,6 +285,9 @@ class Product(Composition):
         flat = tuple(f for part in self.parts for f in (part.parts if isinstance(part, Product) else (part,)))
         object.__setattr__(self, "parts", flat)
         super().__post_init__()
+
+    def __repr__(self) -> str:
+        return " * ".join(f"({part!r})" if isinstance(part, Sum) else repr(part) for part in self.parts)
 
     def pairs(self, states: Array, others: Array) -> Pairs:
         """Prepare two sets of states."""
@@ -357,11 +372,13 @@ class _ProductPairs:
         return total
 
     def add(self, A: Array, rows: slice, columns: slice, K: Array | None = None) -> None:
-        tiles = [part.values(rows, columns) for part in self.parts]
-        for i, part in enumerate(self.parts):
-            if len(self.kernel.places[i]):
-                # ∂(k₁k₂)/∂θ₁ = k₂·∂k₁/∂θ₁
-                part.add(A * reduce(mul, (t for j, t in enumerate(tiles) if j != i), 1.0), rows, columns)
+        moved = [i for i, place in enumerate(self.kernel.places) if len(place)]
+        # A factor that alone has parameters need not be computed.
+        tiles = [1.0 if moved == [i] else part.values(rows, columns) for i, part in enumerate(self.parts)]
+        for i in moved:
+            # ∂(k₁k₂)/∂θ₁ = k₂·∂k₁/∂θ₁
+            others = reduce(mul, (tile for j, tile in enumerate(tiles) if j != i), 1.0)
+            self.parts[i].add(A * others, rows, columns)
 
     def gradient(self) -> Array:
         return np.asarray(self.kernel._gather([part.gradient() for part in self.parts]), dtype=np.float64)

@@ -8,7 +8,7 @@ from typing import Any, Self
 
 import numpy as np
 
-from gptd_rl.kernels.base import Pairs, check_variance, safe_log, unknown_names
+from gptd_rl.kernels.base import Pairs, check_variance, describe_fixed, safe_log, short, unknown_names
 from gptd_rl.kernels.compose import Kernel
 from gptd_rl.kernels.registry import register
 from gptd_rl.kernels.scale import DataScale, Guess, ParameterSpace
@@ -16,7 +16,7 @@ from gptd_rl.types import Array
 
 
 @register
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Constant(Kernel):
     """k(x, x') = b.
 
@@ -39,6 +39,9 @@ class Constant(Kernel):
         object.__setattr__(self, "bias", check_variance("bias", bias))
         object.__setattr__(self, "fixed", frozenset(fixed))
         unknown_names(self.fixed, self.parameter_names)
+
+    def __repr__(self) -> str:
+        return f"Constant({short(self.bias)}{describe_fixed(self.fixed)})"
 
     @property
     def theta(self) -> Array:

@@ -7,97 +7,16 @@ becomes one with respect to θ (`pull_back`).
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any, Protocol, Self
+from dataclasses import dataclass, fields
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from gptd_rl.kernels.base import short
+from gptd_rl.kernels.metric import Metric
 from gptd_rl.kernels.scale import DataScale, ParameterSpace
 from gptd_rl.types import Array, IntArray
-
-
-class Metric(Protocol):
-    """What the kernel asks of a metric."""
-
-    @property
-    def n_dims(self) -> int:
-        """Width of a state."""
-        ...
-
-    @property
-    def matrix(self) -> Array:
-        """Ω, of shape (n_dims, n_dims)."""
-        ...
-
-    @property
-    def eigenvalues(self) -> Array:
-        """The s_i, largest first."""
-        ...
-
-    @property
-    def directions(self) -> Array:
-        """The u_i as rows."""
-        ...
-
-    @property
-    def relevances(self) -> Array:
-        """Diagonal of Ω."""
-        ...
-
-    @property
-    def theta(self) -> Array:
-        """The parameters as a vector."""
-        ...
-
-    @property
-    def parameter_names(self) -> tuple[str, ...]:
-        """Names of the entries of `theta`."""
-        ...
-
-    @property
-    def is_log(self) -> NDArray[np.bool_]:
-        """Which entries of `theta` are logarithms."""
-        ...
-
-    def with_theta(self, theta: Array) -> Self:
-        """Return the same metric with other parameters."""
-        ...
-
-    @property
-    def label(self) -> str:
-        """The paper's name of the variant."""
-        ...
-
-    @property
-    def rank(self) -> int:
-        """Number of directions beside the inputs themselves."""
-        ...
-
-    def space(self, scale: DataScale) -> ParameterSpace:
-        """Bounds and units of the parameters for data of this scale."""
-        ...
-
-    def initial(self, scale: DataScale, relevance: float, rng: np.random.Generator) -> Self:
-        """The same metric, in which states one standard deviation apart have d² = `relevance`."""
-        ...
-
-    def grow(self, column: Array) -> FactorAnalysis:
-        """The metric with one more direction."""
-        ...
-
-    def take_inputs(self, inputs: IntArray) -> Self:
-        """The metric of some of the inputs."""
-        ...
-
-    def whiten(self, states: Array) -> Array:
-        """Coordinates in which d² is the ordinary squared distance."""
-        ...
-
-    def pull_back(self, gradient: Array) -> Array:
-        """Turn ∂L/∂Ω into ∂L/∂θ."""
-        ...
-
 
 # A relevance below this, per variance of its input, bends the value function so little that its effect is linear.
 LINEAR_BELOW = 1e-2
@@ -131,7 +50,7 @@ class _Spectrum:
         return np.diagonal(self.matrix).copy()
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Isotropic(_Spectrum):
     """Ω = h·I: every state variable counts alike.
 
@@ -148,6 +67,9 @@ class Isotropic(_Spectrum):
 
     def __post_init__(self) -> None:
         _refuse_negative(np.array([self.h]), "h")
+
+    def __repr__(self) -> str:
+        return f"Isotropic({short(self.h)}, n_dims={self.n_dims})"
 
     @property
     def matrix(self) -> Array:
@@ -209,7 +131,7 @@ class Isotropic(_Spectrum):
         return np.array([self.h * np.trace(gradient)])
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class ARD(_Spectrum):
     """Ω = diag(a₁ … a_D): automatic relevance determination, one inverse squared lengthscale per state variable.
 
@@ -225,6 +147,9 @@ class ARD(_Spectrum):
         values = np.array(a, dtype=np.float64).reshape(-1)
         _refuse_negative(values, "a")
         object.__setattr__(self, "a", values)
+
+    def __repr__(self) -> str:
+        return f"ARD({short(self.a)})"
 
     @property
     def n_dims(self) -> int:
@@ -290,7 +215,7 @@ class ARD(_Spectrum):
         return self.a * np.diag(gradient)
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class FactorAnalysis(_Spectrum):
     """Ω = M Mᵀ + diag(a): relevant *directions*, linear combinations of state variables.
 
@@ -316,6 +241,9 @@ class FactorAnalysis(_Spectrum):
             raise ValueError(f"loadings must be finite; got {columns}.")
         object.__setattr__(self, "a", values)
         object.__setattr__(self, "loadings", columns)
+
+    def __repr__(self) -> str:
+        return f"FactorAnalysis({short(self.a)}, {short(self.loadings)})"
 
     @property
     def n_dims(self) -> int:
@@ -405,22 +333,15 @@ def describe_metric(metric: Metric) -> dict[str, Any]:
     name = type(metric).__name__
     if _CLASSES.get(name) is not type(metric):
         raise TypeError(f"metric class {name} is not one of {', '.join(_CLASSES)}, so it cannot be saved.")
-    return dict(type=name, n_dims=metric.n_dims, rank=metric.rank, theta=[_to_json(t) for t in metric.theta])
+    values = {field.name: np.asarray(getattr(metric, field.name)).tolist() for field in fields(metric)}  # type: ignore[arg-type]
+    return dict(type=name, **values)
 
 
 def build_metric(description: dict[str, Any]) -> Metric:
-    """The metric that `describe_metric` described."""
-    D, rank = int(description["n_dims"]), int(description["rank"])
-    templates: dict[str, Metric] = dict(
-        Isotropic=Isotropic(1.0, D), ARD=ARD(np.ones(D)), FactorAnalysis=FactorAnalysis(np.ones(D), np.ones((D, rank)))
-    )
-    return templates[description["type"]].with_theta(
-        np.array([-np.inf if t is None else t for t in description["theta"]], dtype=np.float64)
-    )
-
-
-def _to_json(value: float) -> float | None:
-    return None if np.isneginf(value) else float(value)
+    """The metric that `describe_metric` described, to the last digit."""
+    arguments = dict(description)
+    metric: Metric = _CLASSES[arguments.pop("type")](**arguments)
+    return metric
 
 
 _CLASSES = dict(Isotropic=Isotropic, ARD=ARD, FactorAnalysis=FactorAnalysis)

@@ -16,16 +16,20 @@ from typing import Any, ClassVar, Self
 
 import numpy as np
 
-from gptd_rl.kernels.base import Pairs, check_variance, safe_log, unknown_names
+from gptd_rl.kernels.base import Pairs, check_variance, describe_fixed, safe_log, short, unknown_names
 from gptd_rl.kernels.compose import Kernel
 from gptd_rl.kernels.constant import Constant
-from gptd_rl.kernels.metrics import Metric, build_metric, describe_metric
+from gptd_rl.kernels.metric import Metric
+from gptd_rl.kernels.metrics import build_metric, describe_metric
 from gptd_rl.kernels.registry import register
 from gptd_rl.kernels.scale import DataScale, Guess, ParameterSpace
 from gptd_rl.types import Array, BoolArray, IntArray
 
+# Largest rounding error of ½d² by a matrix product.
+CANCELLATION = 1e-9
 
-@dataclass(frozen=True, eq=False)
+
+@dataclass(frozen=True, eq=False, repr=False)
 class Stationary(Kernel):
     """k(x, x') = v₀·C(½d²_Ω(x, x')).
 
@@ -51,6 +55,10 @@ class Stationary(Kernel):
         object.__setattr__(self, "signal_variance", check_variance("signal_variance", signal_variance))
         object.__setattr__(self, "fixed", frozenset(fixed))
         unknown_names(self.fixed, self.parameter_names)
+
+    def __repr__(self) -> str:
+        variance = f"signal_variance={short(self.signal_variance)}"
+        return f"{type(self).__name__}({self.metric!r}, {variance}{describe_fixed(self.fixed)})"
 
     @abstractmethod
     def profile(self, exponent: Array) -> Array:
@@ -139,6 +147,23 @@ class Stationary(Kernel):
         """v₀ for each state, of shape (n_states,)."""
         return np.full(len(states), self.signal_variance)
 
+    def paired(self, states: Array, others: Array) -> Array:
+        """Covariance of each state and the other of the same row, of shape (n_states,)."""
+        return self.signal_variance * self.profile(self._paired_exponent(states, others)[1])
+
+    def contract_paired(self, a: Array, states: Array, others: Array) -> Array:
+        """Σ_i a_i ∂k(x_i, x'_i)/∂θ, of shape (n_parameters,)."""
+        apart, exponent = self._paired_exponent(states, others)
+        b = self.signal_variance * a * self.slope(exponent.copy())
+        by_amplitude = self.signal_variance * float(a @ self.profile(exponent))
+        return np.append(by_amplitude, self.metric.pull_back(-0.5 * (apart.T * b) @ apart))
+
+    def _paired_exponent(self, states: Array, others: Array) -> tuple[Array, Array]:
+        """Differences x − x' and −½d² of each row."""
+        apart = states[:, : self.n_dims] - others[:, : self.n_dims]
+        w = self.metric.whiten(apart)
+        return apart, -0.5 * (w * w).sum(axis=1)
+
     def contract_diagonal(self, a: Array, states: Array) -> Array:
         """Only v₀ changes the diagonal."""
         return np.append(self.signal_variance * float(a.sum()), np.zeros(len(self.theta) - 1))
@@ -155,11 +180,21 @@ class _StationaryPairs:
         self.left = np.column_stack([w, h, np.ones(len(w))])  # [n, W+2]
         self.right = np.column_stack([w2, np.ones(len(w2)), h2])  # [n', W+2]
         self.others_and_one = np.column_stack([self.others, np.ones(len(self.others))])  # [n', D+1]
+        self.apart: tuple[Array, Array] | None = None
+        # Where both sets have states so far out that ½|w|² swallows d², distances are sums of squared differences.
+        if np.finfo(np.float64).eps * min(-h.min(initial=0.0), -h2.min(initial=0.0)) > CANCELLATION:
+            self.apart = kernel.metric.whiten(states), kernel.metric.whiten(others)
         self.by_amplitude = 0.0
         self.by_omega = np.zeros((kernel.n_dims, kernel.n_dims))
 
     def exponent(self, rows: slice, columns: slice) -> Array:
-        """−½d² for a tile, by one matrix product."""
+        """−½d² for a tile, by one matrix product if that keeps its digits."""
+        if self.apart is not None:
+            w, w2 = self.apart[0][rows], self.apart[1][columns]
+            tile = np.zeros((len(w), len(w2)))
+            for along, along2 in zip(w.T, w2.T, strict=True):
+                tile -= 0.5 * np.subtract.outer(along, along2) ** 2
+            return tile
         tile = self.left[rows] @ self.right[columns].T
         return np.minimum(tile, 0.0, out=tile)  # a squared distance is not negative, rounding or not
 
@@ -191,7 +226,7 @@ class _StationaryPairs:
 
 
 @register
-@dataclass(frozen=True, eq=False, init=False)
+@dataclass(frozen=True, eq=False, init=False, repr=False)
 class SquaredExponential(Stationary):
     """k(x, x') = v₀·exp(−½d²): infinitely smooth (paper eq. 3.3, without the bias)."""
 
@@ -210,7 +245,7 @@ class SquaredExponential(Stationary):
 
 
 @register
-@dataclass(frozen=True, eq=False, init=False)
+@dataclass(frozen=True, eq=False, init=False, repr=False)
 class Matern32(Stationary):
     """k(x, x') = v₀(1 + s)exp(−s), s = √3·d: once differentiable."""
 
@@ -225,7 +260,7 @@ class Matern32(Stationary):
 
 
 @register
-@dataclass(frozen=True, eq=False, init=False)
+@dataclass(frozen=True, eq=False, init=False, repr=False)
 class Matern52(Stationary):
     """k(x, x') = v₀(1 + s + s²/3)exp(−s), s = √5·d: twice differentiable."""
 
@@ -241,7 +276,7 @@ class Matern52(Stationary):
 
 
 @register
-@dataclass(frozen=True, eq=False, init=False)
+@dataclass(frozen=True, eq=False, init=False, repr=False)
 class MultiScale(Stationary):
     """k(x, x') = v₀ Σ_j w_j exp(−½d²/ℓ_j²), ℓ = 8, 4, 2, 1, ½: smooth far away and fine nearby.
 

@@ -1,1 +1,1 @@
-"""How results are shown: plots, HTML, terminal."""
+"""Reports of results: records, plots, HTML pages, terminal text."""

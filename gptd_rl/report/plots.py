@@ -1,16 +1,27 @@
-"""Pictures. Each function takes axes or makes them, returns them, and computes nothing that the model does not give."""
+"""Plots of fitted models and of learning runs.
+
+`plot_value`, `plot_section` and `plot_relevances` take axes or make them, and return them; `plot_history` returns a
+figure of four panels.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
 from numpy.typing import ArrayLike
 
-from gptd_rl.estimators.gptd import GPTD
+from gptd_rl.report.charts import COLOURS, plot_band, plot_heatmap, plot_scaled_relevances
 
 if TYPE_CHECKING:
-    from matplotlib.axes import Axes
+    from gptd_rl.estimators.gptd import GPTD
+
+__all__ = ["plot_history", "plot_relevances", "plot_section", "plot_value"]
+
+MAX_LINES_IN_LEGEND = 12
 
 
 def plot_value(
@@ -18,7 +29,7 @@ def plot_value(
 ) -> Axes:
     """Map of the value function, or of its standard deviation, along two inputs.
 
-    The other inputs are held at their medians. Circles are the states of the data.
+    The other inputs are at their medians. Dots are the states of the data.
 
     Parameters
     ----------
@@ -29,25 +40,27 @@ def plot_value(
     std : bool
         Draw the standard deviation instead of the mean.
     n : int
-        Points along each axis.
+        Number of points along each axis.
     ax : matplotlib Axes, optional
 
     Returns
     -------
     Axes
     """
-    ax = _axes(ax)
     states = v.data_.states
     low, high = states[:, inputs].min(axis=0), states[:, inputs].max(axis=0)
     along = [np.linspace(lo, hi, n) for lo, hi in zip(low, high, strict=True)]
     grid = np.tile(np.median(states, axis=0), (n * n, 1))
     grid[:, inputs] = np.stack(np.meshgrid(*along), axis=-1).reshape(-1, 2)
     mean, deviation = v.predict(grid, return_std=True)
-    picture = ax.pcolormesh(*along, (deviation if std else mean).reshape(n, n), cmap="cividis", shading="nearest")
-    ax.plot(*states[:, inputs].T, "o", mfc="none", mec="red", ms=3, mew=0.5, alpha=0.6)
-    ax.set(xlabel=f"input {inputs[0]}", ylabel=f"input {inputs[1]}")
-    ax.figure.colorbar(picture, ax=ax, label="standard deviation of V" if std else "V")
-    return ax
+    return plot_heatmap(
+        (deviation if std else mean).reshape(n, n),
+        (low[0], high[0], low[1], high[1]),
+        states=states[:, inputs],
+        names=(f"input {inputs[0]}", f"input {inputs[1]}"),
+        label="standard deviation of V" if std else "V",
+        ax=ax or _pyplot_axes(),
+    )
 
 
 def plot_section(
@@ -64,7 +77,7 @@ def plot_section(
     level : float
         Level of the interval.
     n : int
-        Points along the axis.
+        Number of points along the axis.
     at : array-like of shape (n_dims,), optional
         Values of the other inputs; their medians by default.
     ax : matplotlib Axes, optional
@@ -73,21 +86,17 @@ def plot_section(
     -------
     Axes
     """
-    ax = _axes(ax)
     states = v.data_.states
     x = np.linspace(states[:, input].min(), states[:, input].max(), n)
     grid = np.tile(np.median(states, axis=0) if at is None else np.asarray(at, dtype=float), (n, 1))
     grid[:, input] = x
     lower, upper = v.confidence_interval(grid, level)
-    ax.fill_between(x, lower, upper, color="0.8", label=f"{level:.0%} interval")
-    ax.plot(x, v.predict(grid), color="C0", label="V")
-    ax.set(xlabel=f"input {input}", ylabel="value")
-    ax.legend(frameon=False)
-    return ax
+    ax = ax or _pyplot_axes()
+    return plot_band(x, v.predict(grid), lower, upper, states[:, input], f"input {input}", level=level, ax=ax)
 
 
 def plot_relevances(v: GPTD, names: list[str] | None = None, *, ax: Axes | None = None) -> Axes:
-    """Bars of the relevances, each by the squared spread of its input, on a logarithmic axis.
+    """Bars of relevance × variance of the input, on a logarithmic axis.
 
     Parameters
     ----------
@@ -101,18 +110,61 @@ def plot_relevances(v: GPTD, names: list[str] | None = None, *, ax: Axes | None 
     -------
     Axes
     """
-    ax = _axes(ax)
-    strength = v.relevances_ * v.data_.states.var(axis=0)
-    names = names or [f"input {i}" for i in range(len(strength))]
-    ax.barh(names, np.maximum(strength, 1e-8), color="C0")
-    ax.set(xscale="log", xlim=(1e-8, None), xlabel="relevance × variance of the input")
-    ax.invert_yaxis()
-    return ax
+    scaled = v.relevances_ * v.data_.states.var(axis=0)
+    names = names or [f"input {i}" for i in range(len(scaled))]
+    return plot_scaled_relevances(names, scaled, ax=ax or _pyplot_axes())
 
 
-def _axes(ax: Axes | None) -> Axes:
-    if ax is not None:
-        return ax
+def plot_history(
+    n_transitions: ArrayLike,
+    *,
+    episodes: Sequence[tuple[int, float]],
+    policy_return: ArrayLike,
+    relevances: ArrayLike,
+    log_evidence: ArrayLike,
+    policy_change: ArrayLike,
+) -> Figure:
+    """Returns, relevances, evidence and policy change of a learning run against the number of transitions.
+
+    Parameters
+    ----------
+    n_transitions : array-like of shape (n_iterations,)
+        Transitions made before each iteration.
+    episodes : sequence of (int, float)
+        Transitions made when each episode ended, and its return.
+    policy_return : array-like of shape (n_iterations,)
+        Mean return of the incumbent policy.
+    relevances : array-like of shape (n_iterations, n_dims)
+    log_evidence : array-like of shape (n_iterations,)
+        Per target, in nats.
+    policy_change : array-like of shape (n_iterations,)
+        Share of the visited states at which the greedy action changed.
+    """
+    figure = Figure(figsize=(10, 6.5), layout="constrained")
+    (top_left, top_right), (low_left, low_right) = figure.subplots(2, 2, sharex=True)
+    if episodes:
+        top_left.plot(*zip(*episodes, strict=True), ".", color=COLOURS["line"], ms=5, label="episode")
+    top_left.plot(n_transitions, policy_return, color=COLOURS["model"], lw=2, label="incumbent policy, mean")
+    top_left.set(ylabel="return", title="Returns")
+    top_left.legend(frameon=False)
+    by_input = np.asarray(relevances).T
+    for i, line in enumerate(by_input):
+        top_right.plot(n_transitions, line, label=f"input {i}")
+    top_right.set(yscale="log", ylabel="relevance ω", title="Relevance of each state variable")
+    if len(by_input) <= MAX_LINES_IN_LEGEND:
+        top_right.legend(frameon=False, fontsize="small", ncols=2)
+    low_left.plot(n_transitions, log_evidence, color=COLOURS["other"])
+    low_left.set(xlabel="transitions", ylabel="nats per target", title="Evidence of the kernel")
+    low_right.plot(n_transitions, 100 * np.asarray(policy_change), color=COLOURS["critic"])
+    low_right.set(xlabel="transitions", ylabel="% of states", ylim=(0, None), title="Changes of the greedy action")
+    for ax in figure.axes:
+        ax.spines[["top", "right"]].set_visible(False)
+        ax.grid(alpha=0.3)
+    return figure
+
+
+def _pyplot_axes() -> Axes:
+    """Axes that ``pyplot.show`` shows."""
     from matplotlib import pyplot as plt
 
     return plt.subplots(layout="constrained")[1]

@@ -1,4 +1,4 @@
-"""Lines and planes through the states that were visited, for maps of functions of many inputs."""
+"""Lines and planes through the visited states, for maps of functions of many inputs."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from numpy.typing import NDArray
 
 from gptd_rl.types import Array
 
-N_DOTS = 500  # visited states to show
-BANDWIDTH = 0.06  # of an axis, in which visited states count as near
+N_DOTS = 500  # visited states on a map
+BANDWIDTH = 0.06  # of the weights of visited states, as a share of an axis
 
 
 @dataclass(frozen=True, eq=False)
 class Slice:
-    """A line or plane through the states that were visited.
+    """A line or plane through the visited states.
 
     Attributes
     ----------
@@ -40,26 +40,26 @@ class Slice:
         return cls(axes, centre, spread, (states - centre) / spread)
 
     def states(self, n: int) -> Array:
-        """States of an even grid of n points along each axis, the last axis running slowest.
+        """States on an even grid of n points along each axis, of shape (nᵏ, n_dims); the first axis varies fastest.
 
-        Everything off the axes is as in visited states near that point: their average, weighted by distance.
+        Coordinates off the axes are averages over the visited states, with Gaussian weights of their distance.
         """
-        places = self.visited @ self.axes.T  # [m, k]
-        low, high = self._limits(places)
+        coordinates = self.visited @ self.axes.T  # [m, k]
+        low, high = self._limits(coordinates)
         along = [np.linspace(*ends, n) for ends in zip(low, high, strict=True)]
         grid = np.stack(np.meshgrid(*along), axis=-1).reshape(-1, len(along))  # [g, k]
-        distances = (((grid[:, None] - places) / (BANDWIDTH * (high - low))) ** 2).sum(axis=-1)  # [g, m]
+        distances = (((grid[:, None] - coordinates) / (BANDWIDTH * (high - low))) ** 2).sum(axis=-1)  # [g, m]
         weights = np.exp(-0.5 * (distances - distances.min(axis=1, keepdims=True)))
         near = weights @ self.visited / weights.sum(axis=1, keepdims=True)
         moved = near + (grid - near @ self.axes.T) @ np.linalg.pinv(self.axes).T
         return moved * self.spread + self.centre
 
     def dots(self) -> Array:
-        """Some of the visited states, as places on the axes."""
-        return self._shown(some(self.visited, N_DOTS) @ self.axes.T)
+        """Coordinates of at most `N_DOTS` visited states on the axes, of shape (m, k)."""
+        return self._shown(subsample(self.visited, N_DOTS) @ self.axes.T)
 
     def ticks(self, axis: int, n: int) -> Array:
-        """Places of the grid on an axis."""
+        """Coordinates of the grid on an axis, of shape (n,)."""
         low, high = self._shown(np.array(self._limits(self.visited @ self.axes.T)))[:, axis]
         return np.linspace(low, high, n)
 
@@ -68,19 +68,19 @@ class Slice:
         (left, bottom), (right, top) = self._shown(np.array(self._limits(self.visited @ self.axes.T)))
         return float(left), float(right), float(bottom), float(top)
 
-    def _shown(self, places: Array) -> Array:
-        """Places in an input's own units, where an axis is an input."""
+    def _shown(self, coordinates: Array) -> Array:
+        """Coordinates in the units of the input, where an axis is a single input."""
         single = (self.axes != 0).sum(axis=1) == 1
         inputs = np.argmax(np.abs(self.axes), axis=1)
-        return np.where(single, places * self.spread[inputs] + self.centre[inputs], places)
+        return np.where(single, coordinates * self.spread[inputs] + self.centre[inputs], coordinates)
 
     @staticmethod
-    def _limits(places: Array) -> tuple[Array, Array]:
-        low, high = places.min(axis=0), places.max(axis=0)
+    def _limits(coordinates: Array) -> tuple[Array, Array]:
+        low, high = coordinates.min(axis=0), coordinates.max(axis=0)
         room = np.where(high > low, 0.0, 0.5)
         return low - room, high + room
 
 
-def some(rows: NDArray[Any], most: int) -> NDArray[Any]:
-    """At most so many rows, evenly spread."""
+def subsample(rows: NDArray[Any], most: int) -> NDArray[Any]:
+    """At most `most` rows at even distances."""
     return rows if len(rows) <= most else rows[np.linspace(0, len(rows) - 1, most).astype(int)]

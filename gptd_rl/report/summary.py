@@ -1,120 +1,123 @@
-"""An evaluation in a few lines, for the terminal."""
+"""Summary of an evaluation for the terminal."""
 
 from __future__ import annotations
 
+import io
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING
 
 import numpy as np
-from rich.console import Group, RenderableType
+from rich.console import Console, Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-if TYPE_CHECKING:
-    from gptd_rl.evaluation.results import Check, Evaluation, Relevance, Setting, StartReturn
+from gptd_rl.report.numbers import MISSING, bounds, count, number
+from gptd_rl.report.records import Check, EvaluationConfig, EvaluationResults, Relevance, StartReturn
 
-MOST_INPUTS = 6
+MAX_INPUTS = 6
 
 
-def summary(evaluation: Evaluation) -> RenderableType:
-    """How good, what matters, and whether to believe it.
+def summary(evaluation: EvaluationResults) -> RenderableType:
+    """Value, return, relevances and scores.
 
     Parameters
     ----------
-    evaluation : Evaluation
+    evaluation : EvaluationResults
 
     Returns
     -------
     RenderableType
-        For ``rich.print`` or ``Console.print``.
+        For ``rich.print`` or ``Console.print``; `as_text` makes a string of it.
     """
     facts = Table.grid(padding=(0, 2))
     for name, text in _facts(evaluation):
         facts.add_row(Text(name, style="dim"), Text(text))
-    said = [Text(f"warning: {text}", style="yellow") for text in _warnings(evaluation)]
-    return Group(Text(_headline(evaluation.setting), style="bold"), facts, scores(evaluation.check), *said)
+    warnings = [Text(f"warning: {text}", style="yellow") for text in _warnings(evaluation)]
+    scores = Text(_ground_truth(evaluation.check), style="italic"), score_table(evaluation.check)
+    return Group(Text(_headline(evaluation.config), style="bold"), facts, *scores, *warnings)
 
 
-def scores(check: Check) -> Table:
-    """How well each way of predicting values did."""
-    kinds = {0: "returns of fresh episodes", 1: "one fresh rollout each"}
-    kind = kinds.get(check.n_rollouts, f"the mean of {check.n_rollouts} fresh rollouts")
-    n_states = f"{len(check.states)} held-out states"
-    table = Table("", title=f"Beside {kind} at {n_states}", title_justify="left")
+def as_text(renderable: RenderableType, width: int) -> str:
+    """Plain text, without colours, at most `width` characters wide."""
+    console = Console(width=width, file=io.StringIO(), force_terminal=False, color_system=None)
+    with console.capture() as capture:
+        console.print(renderable, highlight=False)
+    return "\n".join(line.rstrip() for line in capture.get().splitlines())
+
+
+def score_table(check: Check) -> Table:
+    """Scores of the value functions at held-out states."""
+    table = Table("")
     for name in ("RMSE", "95 % coverage", "half-width", "NLPD"):
         table.add_column(name, justify="right")
     for score in check.scores:
+        coverage = score.coverage[-1]
         table.add_row(
             Text(score.name),
             number(score.rmse),
-            "–" if np.isnan(score.coverage[-1]) else f"{100 * score.coverage[-1]:.1f} %",
+            MISSING if np.isnan(coverage) else f"{100 * coverage:.1f} %",
             number(score.half_width),
-            number(score.nlpd),
+            number(score.nlpd, 0.1),
         )
     return table
 
 
-def strongest(names: Sequence[str], strengths: Sequence[float]) -> str:
-    """Names with their strengths, the strongest first."""
-    order = sorted(range(len(names)), key=lambda i: -strengths[i])
-    shown = [f"{names[i]} {strengths[i]:.2g}" for i in order[:MOST_INPUTS]]
-    left = len(order) - len(shown)
-    return ", ".join([*shown, f"{left} weaker ones"] if left else shown)
+def most_relevant(names: Sequence[str], scaled_relevances: Sequence[float]) -> str:
+    """Inputs with their scaled relevances, in decreasing order."""
+    order = sorted(range(len(names)), key=lambda i: -scaled_relevances[i])
+    shown = [f"{names[i]} {number(scaled_relevances[i], digits=2)}" for i in order[:MAX_INPUTS]]
+    n_hidden = len(order) - len(shown)
+    return ", ".join([*shown, f"{n_hidden} less relevant"] if n_hidden else shown)
 
 
-def number(x: float) -> str:
-    """Three digits, or all those before the point; a dash if there is no number."""
-    if x != x:
-        return "–"
-    return f"{x:.0f}" if 1000 <= abs(x) < 1e7 else f"{x:.3g}"
+def _ground_truth(check: Check) -> str:
+    truth = {0: "returns of fresh episodes", 1: "one fresh rollout each"}.get(
+        check.n_rollouts, f"the mean of {check.n_rollouts} fresh rollouts"
+    )
+    return f"Scores against {truth} at {count(len(check.states), 'held-out state')}:"
 
 
-def episodes(n: int) -> str:
-    """How many episodes, as people say it."""
-    return "1 episode" if n == 1 else f"{n} episodes"
-
-
-def _headline(setting: Setting) -> str:
-    how = "most likely actions" if setting.deterministic else "drawn actions"
+def _headline(config: EvaluationConfig) -> str:
+    actions = "most likely actions" if config.deterministic else "sampled actions"
     return (
-        f"{setting.agent} on {setting.env}: {setting.n_transitions} transitions in {episodes(setting.n_episodes)}, "
-        f"{setting.n_terminated} of which terminated; γ = {setting.gamma:g}, {how}, seed {setting.seed}"
+        f"{config.agent} on {config.env}: {count(config.n_transitions, 'transition')} in "
+        f"{count(config.n_episodes, 'episode')}, {config.n_terminated} of them terminated; γ = {config.gamma:g}, "
+        f"{actions}, seed {config.seed}"
     )
 
 
-def _facts(evaluation: Evaluation) -> Iterator[tuple[str, str]]:
-    start, relevance = evaluation.start, evaluation.relevance
+def _facts(evaluation: EvaluationResults) -> Iterator[tuple[str, str]]:
+    value, relevance = evaluation.start.value, evaluation.relevance
     if evaluation.off_policy is not None:
-        yield "evaluated", f"{evaluation.off_policy.target}, on the data of {evaluation.setting.agent}"
-    low, high = number(start.value.lower), number(start.value.upper)
-    yield "value from the start", f"{number(start.value.estimate)}, 95 % interval {low} to {high}"
-    yield "mean return", _mean_return(start)
-    yield "what matters", _what_matters(relevance, evaluation.setting.inputs)
+        yield "target policy", f"{evaluation.off_policy.target}, on data of {evaluation.config.agent}"
+    yield "value of the start states", f"{number(value.estimate, value.half_width)}, 95 % interval {bounds(value)}"
+    yield "mean return", _mean_return(evaluation.start)
+    yield "scaled relevances", _relevances(relevance, evaluation.config.inputs)
     if relevance.removed:
-        weak = ", ".join(evaluation.setting.inputs[i] for i in relevance.removed)
+        removed = ", ".join(evaluation.config.inputs[i] for i in relevance.removed)
         if relevance.can_be_pruned:
-            yield "can be left out", weak
+            yield "can be pruned", removed
         else:
-            yield "weak, but needed", f"{weak}: without, the evidence falls by {number(relevance.cost)}"
+            yield "cannot be pruned", f"{removed}: without, the evidence decreases by {number(relevance.cost)}"
 
 
 def _mean_return(start: StartReturn) -> str:
-    if start.returns is None:
-        return f"not known: {episodes(start.n_episodes)} complete"
-    half_width = (start.returns.upper - start.returns.lower) / 2.0
+    mean = start.returns
+    if mean is None:
+        return f"unknown: {count(start.n_episodes, 'complete episode')}"
     return (
-        f"{number(start.returns.estimate)} ± {number(half_width)} (95 %) over {episodes(start.n_episodes)}; "
-        f"Stable-Baselines3 reports {number(start.mean)} ± {number(start.std)}, the spread of episodes"
+        f"{number(mean.estimate, mean.half_width)} ± {number(mean.half_width, mean.half_width)} (95 %) over "
+        f"{count(start.n_episodes, 'episode')}; Stable-Baselines3 reports {number(start.mean, start.std)} ± "
+        f"{number(start.std, start.std)}, the standard deviation of episodes"
     )
 
 
-def _what_matters(relevance: Relevance, inputs: Sequence[str]) -> str:
+def _relevances(relevance: Relevance, inputs: Sequence[str]) -> str:
     if relevance.kernel == "isotropic":
-        return "all observations alike"
-    return strongest(inputs, relevance.strengths.tolist())
+        return "the same for all inputs"
+    return most_relevant(inputs, relevance.scaled_relevances.tolist())
 
 
-def _warnings(evaluation: Evaluation) -> list[str]:
+def _warnings(evaluation: EvaluationResults) -> list[str]:
     off_policy = evaluation.off_policy
-    ours = [off_policy.warning] if off_policy is not None and off_policy.warning else []
-    return ours + [text for text in evaluation.warnings if text not in ours]
+    own = [off_policy.warning] if off_policy is not None and off_policy.warning else []
+    return own + [text for text in evaluation.warnings if text not in own]

@@ -1,6 +1,6 @@
-"""The experiments of the paper's Section 6, and some beyond it: what ``gptd-rl reproduce`` runs.
+"""The experiments of the paper's Section 6, and one with more irrelevant inputs: ``gptd-rl reproduce``.
 
-`pendulum`, `gridworld` and `beyond` compute, one seed at a time, and return frozen records; `claims`, `tables` and
-`figures` say what came out; `page` and `reproduce` write it down. The paper's own numbers are in ``paper.json``, and
-nothing else is copied from anywhere.
+`pendulum`, `gridworld` and `irrelevant_inputs` compute, one seed at a time, and return frozen records. `claims`,
+`tables` and `figures` evaluate these records; `page` and `reproduce` write the results. The paper's own numbers are in
+``paper.json``; all others are computed.
 """

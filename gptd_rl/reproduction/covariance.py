@@ -1,6 +1,6 @@
-"""What a kernel makes of a set of states: the spectrum of K, and how few states stand for all (paper, Figures 4 and 6).
+"""Spectrum and low-rank approximation of K over the states of some data (paper, Figures 4 and 6).
 
-As in the paper, K is the whole kernel with its bias.
+As in the paper, K includes the bias.
 """
 
 from __future__ import annotations
@@ -9,35 +9,35 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from gptd_rl.kernels.stationary import SquaredExponential
+from gptd_rl.kernels import Kernel
 from gptd_rl.linalg import cholesky, half_solve
 from gptd_rl.inference.inducing import Subset, incomplete_cholesky
 from gptd_rl.temporal.differences import TemporalDifference
 from gptd_rl.data.trajectories import Trajectories
 from gptd_rl.types import Array
 
-# States are chosen until no other keeps more than this unexplained, in units of K.
+# Tolerance of incomplete Cholesky factorisation: the largest residual variance, in units of K.
 FINEST = 1e-3
 
-# ‖K − K̃‖ is computed after each so many states, and up to so many.
+# ‖K − K̃‖ is computed after every STRIDE inducing points, up to LARGEST.
 STRIDE = 10
 LARGEST = 400
 
 
 @dataclass(frozen=True, eq=False)
-class Covariance:
-    """K over the states of some data.
+class CovarianceSpectrum:
+    """Eigenvalues and low-rank approximations of K over the states of some data.
 
     Attributes
     ----------
     eigenvalues : ndarray of shape (n,)
         Largest first.
     subset : Subset
-        The states that incomplete Cholesky factorisation takes, the next always where most is unexplained.
+        The inducing points that incomplete Cholesky factorisation selects, in the order of selection.
     sizes : ndarray of shape (k,)
-        Sizes of subsets.
+        Numbers of inducing points.
     errors : ndarray of shape (k,)
-        ‖K − K̃‖ (Frobenius) with the first so many states of the subset.
+        ‖K − K̃‖ (Frobenius) with so many inducing points.
     """
 
     eigenvalues: Array
@@ -46,8 +46,8 @@ class Covariance:
     errors: Array
 
     @classmethod
-    def of(cls, kernel: SquaredExponential, states: Array) -> Covariance:
-        """K of `kernel` over `states`."""
+    def of(cls, kernel: Kernel, states: Array) -> CovarianceSpectrum:
+        """Spectrum of K over `states`, of shape (n, n_dims)."""
         K = kernel(states)
         subset = incomplete_cholesky(kernel, states, tolerance=FINEST)
         sizes, errors = approximation_errors(K, subset)
@@ -55,21 +55,21 @@ class Covariance:
 
 
 def approximation_errors(K: Array, subset: Subset) -> tuple[Array, Array]:
-    """Sizes of subsets, and ‖K − K̃‖ (Frobenius) with the first so many states of `subset`."""
+    """Numbers of inducing points, and ‖K − K̃‖ (Frobenius) with the first so many of `subset`, each of shape (k,)."""
     chosen = subset.indices[:LARGEST]
     L = cholesky(lambda: K[np.ix_(chosen, chosen)])
     R = half_solve(L, K[chosen])  # K̃ = RᵀR, row by row  [m, n]
-    left = K.copy()
-    sizes, errors = [0], [np.linalg.norm(left)]
+    residual = K.copy()
+    sizes, errors = [0], [np.linalg.norm(residual)]
     for start in range(0, len(chosen), STRIDE):
         rows = R[start : start + STRIDE]
-        left -= rows.T @ rows
+        residual -= rows.T @ rows
         sizes.append(start + len(rows))
-        errors.append(np.linalg.norm(left))
+        errors.append(np.linalg.norm(residual))
     return np.array(sizes, dtype=float), np.array(errors)
 
 
-def reward_covariance(kernel: SquaredExponential, noise_variance: float, data: Trajectories) -> Array:
+def reward_covariance(kernel: Kernel, noise_variance: float, data: Trajectories) -> Array:
     """Q = H K Hᵀ + σ²HHᵀ, the covariance of the rewards (paper eq. 8)."""
     H = TemporalDifference.of(data)
     S = kernel(data.states) + noise_variance * np.eye(len(data))

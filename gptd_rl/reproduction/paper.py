@@ -1,4 +1,4 @@
-"""The numbers that the paper prints, by section: the only ones that are not computed."""
+"""The numbers printed in the paper, by section: the only ones that are not computed."""
 
 from __future__ import annotations
 

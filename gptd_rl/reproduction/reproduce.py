@@ -1,34 +1,33 @@
-"""Run the experiments over some seeds, and write figures, tables and the page."""
+"""Run the experiments over several seeds, and write figures, tables and the page."""
 
 from __future__ import annotations
 
 import io
 import json
-import os
-import tempfile
 import time
-import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from matplotlib.figure import Figure
 
-from gptd_rl.reproduction import beyond, claims, figures, gridworld, pendulum, tables
+from gptd_rl.progress import NoProgress, Progress, no_partial_fits
+from gptd_rl.report.output import complete_or_nothing
+from gptd_rl.reproduction import claims, figures, gridworld, irrelevant_inputs, pendulum, tables
 from gptd_rl.reproduction.page import Chapter, Picture, render
-from gptd_rl.reproduction.pendulum import Tick
-from gptd_rl.exceptions import InterruptedFitWarning
+from gptd_rl.reproduction.pendulum import OnFit
 
 EXPERIMENTS: Mapping[str, tuple[str, ...]] = {
     "pendulum": ("pendulum",),
     "gridworld": ("gridworld",),
     "all": ("pendulum", "gridworld"),
 }
+STAGE = "fits"  # of the progress
 
 
 @dataclass(frozen=True)
-class Plan:
-    """What to run.
+class ReproductionPlan:
+    """The experiments to run.
 
     Attributes
     ----------
@@ -36,7 +35,7 @@ class Plan:
     n_seeds : int
         Seeds 0 … n_seeds − 1.
     small : bool
-        Less of everything, for a smoke run.
+        Fewer transitions, coarser grids and fewer irrelevant inputs.
     """
 
     experiment: str = "all"
@@ -54,110 +53,103 @@ class Plan:
         return 3 if self.small else 10
 
     @property
-    def n_ticks(self) -> int:
-        """Fits to be made."""
+    def n_fits(self) -> int:
+        """Number of models to be fitted."""
         each = dict(
-            pendulum=len(pendulum.KERNELS) + len(beyond.KERNELS),
-            gridworld=len(gridworld.LABELS) + len(beyond.KERNELS) * len(self.n_irrelevant),
+            pendulum=len(pendulum.KERNELS) + len(irrelevant_inputs.KERNELS),
+            gridworld=len(gridworld.LABELS) + len(irrelevant_inputs.KERNELS) * len(self.n_irrelevant),
         )
         return self.n_seeds * sum(each[name] for name in EXPERIMENTS[self.experiment])
 
 
-def reproduce(plan: Plan, out: Path, tick: Tick = lambda word: None) -> list[Chapter]:
-    """Run the experiments of `plan` and write what they give into the folder `out`.
+def reproduce(plan: ReproductionPlan, out: Path, progress: Progress | None = None) -> list[Chapter]:
+    """Run the experiments of `plan`, and write the results into the folder `out`.
 
-    Nothing appears there before everything is done; Ctrl-C raises KeyboardInterrupt.
+    The files appear only once all are complete; Ctrl-C raises KeyboardInterrupt.
 
     Parameters
     ----------
-    plan : Plan
+    plan : ReproductionPlan
     out : Path
-        Made if it is not there.
-    tick : callable
-        Called after each of ``plan.n_ticks`` fits, with a word on it.
+        Created if missing.
+    progress : Progress, optional
+        Receives ``plan.n_fits`` steps of the stage `STAGE`.
 
     Returns
     -------
     list of Chapter
     """
-    make_writable(out)
-    with tempfile.TemporaryDirectory(dir=out, prefix=".unfinished-") as folder:
+    progress = NoProgress() if progress is None else progress
+    done: list[str] = []
+
+    def on_fit(description: str) -> None:
+        done.append(description)
+        progress.advanced(STAGE, len(done), plan.n_fits, description)
+
+    chapter_of = {"pendulum": pendulum_chapter, "gridworld": gridworld_chapter}
+    with complete_or_nothing(out) as folder, no_partial_fits():
+        progress.started(STAGE, plan.n_fits)
         began = time.perf_counter()
-        chapters = [_without_interruption(name, plan, Path(folder), tick) for name in EXPERIMENTS[plan.experiment]]
-        facts = {"seeds": str(plan.n_seeds), "took": f"{time.perf_counter() - began:.0f} s"}
+        chapters = [chapter_of[name](plan, folder, on_fit) for name in EXPERIMENTS[plan.experiment]]
+        facts = {"seeds": str(plan.n_seeds), "duration": f"{time.perf_counter() - began:.0f} s"}
         if plan.small:
-            facts["a small version"] = "fewer transitions and coarser grids than the paper's"
-        _write(chapters, plan, facts, Path(folder))
-        for path in sorted(Path(folder).iterdir()):
-            os.replace(path, out / path.name)
+            facts["small version:"] = "fewer transitions and coarser grids than in the paper"
+        _write(chapters, plan, facts, folder)
+        progress.closed(STAGE)
     return chapters
 
 
-def make_writable(out: Path) -> None:
-    """Make the folder `out` if it is not there; raises OSError where nothing can be written to it."""
-    out.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryFile(dir=out):
-        pass
-
-
-def _without_interruption(name: str, plan: Plan, folder: Path, tick: Tick) -> Chapter:
-    """One experiment; a fit that Ctrl-C cut short, which would keep the best model so far, ends it all."""
-    chapter = {"pendulum": pendulum_chapter, "gridworld": gridworld_chapter}[name]
-    with warnings.catch_warnings():
-        warnings.simplefilter("error", InterruptedFitWarning)
-        try:
-            return chapter(plan, folder, tick)
-        except InterruptedFitWarning:
-            raise KeyboardInterrupt from None
-
-
-def pendulum_chapter(plan: Plan, folder: Path, tick: Tick) -> Chapter:
-    """Section 6.1, and the pendulum among noisy copies of its state."""
-    settings = pendulum.SMALL if plan.small else pendulum.Settings()
+def pendulum_chapter(plan: ReproductionPlan, folder: Path, on_fit: OnFit) -> Chapter:
+    """Section 6.1, and the pendulum with noisy copies of its state."""
+    settings = pendulum.SMALL if plan.small else pendulum.PendulumSettings()
     seeds = range(plan.n_seeds)
-    runs = [pendulum.run(seed, settings, tick) for seed in seeds]
-    trials = [t for seed in seeds for t in beyond.pendulum_trials(seed, settings, plan.n_copies, tick)]
-    beyond_words = ("pendulum", "noisy copies of φ or φ̇")
-    first = runs[0]
+    results = [pendulum.run(seed, settings, on_fit) for seed in seeds]
+    selections = [
+        s for seed in seeds for s in irrelevant_inputs.pendulum_selections(seed, settings, plan.n_copies, on_fit)
+    ]
+    names = ("pendulum", "noisy copies of φ or φ̇")
+    first = results[0]
     drawn = [
-        (figures.draw_metrics(first), "figure_1_metrics", "Figure 1. States at distance 1, as selected."),
+        (figures.draw_metrics(first), "figure_1_metrics", "Figure 1. States at distance 1 for the selected metrics."),
         (figures.draw_optimal_value(first), "figure_2_optimal_value", "Figure 2. Optimal value function."),
         (
             figures.draw_value_maps(first),
             "figure_3_value_maps",
             "Figure 3. Values, predictive variance (black is low) with the states of the data in red, and errors.",
         ),
-        (figures.draw_covariances(first), "figure_4_covariances", "Figure 4. Properties of K for each covariance."),
+        (figures.draw_covariances(first), "figure_4_covariances", "Figure 4. Spectrum and approximation of K."),
         (
-            figures.draw_pendulum_beyond(trials),
-            "beyond_pendulum",
-            "Beyond the paper. Relevance of the state and of each noisy copy of it; a mark for each seed.",
+            figures.draw_pendulum_selections(selections),
+            "pendulum_irrelevant_inputs",
+            "Beyond the paper. Relevance of the state and of each noisy copy; a mark for each seed.",
         ),
     ]
     return Chapter(
         "Pendulum swing-up (Section 6.1)",
-        f"{settings.n_transitions} transitions under the optimal policy, from uniform starts; time step 0.05 s, "
-        f"γ = {settings.gamma:g}. Hyperparameters maximise the evidence of all rewards. Errors are against the optimal "
+        f"{settings.n_transitions} transitions under the optimal policy, from uniform start states; time step 0.05 s, "
+        f"γ = {settings.gamma:g}. Hyperparameters maximise the evidence of all rewards. Errors are differences from the optimal "
         f"values, at the states of the trajectory and on a {settings.n_grid} × {settings.n_grid} grid.",
-        claims.pendulum_claims(runs) + claims.beyond_claims(trials, *beyond_words),
+        claims.pendulum_claims(results) + claims.irrelevant_input_claims(selections, *names),
         [
-            tables.pendulum_beside_paper(runs),
-            tables.hyperparameter_table(runs),
-            tables.pendulum_table(runs),
-            tables.beyond_table(trials, *beyond_words),
+            tables.pendulum_comparison(results),
+            tables.hyperparameter_table(results),
+            tables.pendulum_table(results),
+            tables.irrelevant_inputs_table(selections, *names),
         ],
         _save(drawn, folder),
     )
 
 
-def gridworld_chapter(plan: Plan, folder: Path, tick: Tick) -> Chapter:
-    """Section 6.2, and the gridworld with many more coordinates that do not matter."""
-    settings = gridworld.SMALL if plan.small else gridworld.Settings()
+def gridworld_chapter(plan: ReproductionPlan, folder: Path, on_fit: OnFit) -> Chapter:
+    """Section 6.2, and the gridworld with more irrelevant coordinates."""
+    settings = gridworld.SMALL if plan.small else gridworld.GridworldSettings()
     seeds = range(plan.n_seeds)
-    runs = [gridworld.run(seed, settings, tick) for seed in seeds]
-    trials = [t for seed in seeds for t in beyond.gridworld_trials(seed, settings, plan.n_irrelevant, tick)]
-    beyond_words = ("gridworld", "irrelevant dimensions")
-    first = runs[0]
+    results = [gridworld.run(seed, settings, on_fit) for seed in seeds]
+    selections = [
+        s for seed in seeds for s in irrelevant_inputs.gridworld_selections(seed, settings, plan.n_irrelevant, on_fit)
+    ]
+    names = ("gridworld", "irrelevant inputs")
+    first = results[0]
     drawn = [
         (
             figures.draw_gridworld_values(first),
@@ -166,20 +158,20 @@ def gridworld_chapter(plan: Plan, folder: Path, tick: Tick) -> Chapter:
         ),
         (figures.draw_gridworld_spectra(first), "figure_6_gridworld_spectra", "Figure 6. Eigenvalues of K and of Q."),
         (
-            figures.draw_gridworld_beyond(trials),
-            "beyond_gridworld",
-            "Beyond the paper. Relevances of all inputs in all seeds; error and subset size, from least to most.",
+            figures.draw_gridworld_selections(selections),
+            "gridworld_irrelevant_inputs",
+            "Beyond the paper. Relevances of all inputs in all seeds; mean and range of error and subset size.",
         ),
     ]
     return Chapter(
         "Gridworld (Section 6.2)",
         f"{settings.n_transitions} transitions of the policy that walks to the middle column, γ = {settings.gamma:g}. "
-        "Only x matters. Errors are over all cells; beyond the paper, over 1000 random ones.",
-        claims.gridworld_claims(runs) + claims.beyond_claims(trials, *beyond_words),
+        "Only x is relevant. Errors are over all cells; with more irrelevant inputs, over 1000 random ones.",
+        claims.gridworld_claims(results) + claims.irrelevant_input_claims(selections, *names),
         [
-            tables.gridworld_beside_paper(runs),
-            tables.gridworld_table(runs),
-            tables.beyond_table(trials, *beyond_words),
+            tables.gridworld_comparison(results),
+            tables.gridworld_table(results),
+            tables.irrelevant_inputs_table(selections, *names),
         ],
         _save(drawn, folder),
     )
@@ -191,14 +183,14 @@ def _save(drawn: Iterable[tuple[Figure, str, str]], folder: Path) -> list[Pictur
     for figure, name, caption in drawn:
         buffer = io.BytesIO()
         figure.savefig(buffer, format="png", dpi=130)
-        figure.set_layout_engine("none")  # it is laid out now, and that takes its time
+        figure.set_layout_engine("none")  # the layout is complete, and slow to compute again
         (folder / f"{name}.png").write_bytes(buffer.getvalue())
         figure.savefig(folder / f"{name}.pdf")
         pictures.append(Picture(name, buffer.getvalue(), caption))
     return pictures
 
 
-def _write(chapters: Sequence[Chapter], plan: Plan, facts: Mapping[str, str], folder: Path) -> None:
+def _write(chapters: Sequence[Chapter], plan: ReproductionPlan, facts: Mapping[str, str], folder: Path) -> None:
     """Write tables, claims and the page."""
     all_claims = [claim for chapter in chapters for claim in chapter.claims]
     (folder / "claims.md").write_text(tables.claims_table(all_claims).markdown(), encoding="utf-8")

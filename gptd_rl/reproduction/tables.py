@@ -1,17 +1,20 @@
-"""Tables: what was computed over the seeds, and the paper's numbers beside ours."""
+"""Tables of the results over the seeds, and comparisons with the paper's numbers."""
 
 from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from gptd_rl.reproduction import gridworld, pendulum
-from gptd_rl.reproduction.beyond import TOLERANCE, Trial
+from gptd_rl.report.numbers import number
 from gptd_rl.reproduction.claims import Claim
+from gptd_rl.reproduction.gridworld import GridworldFit, GridworldResult
+from gptd_rl.reproduction.gridworld import LABELS as GRIDWORLD_LABELS
+from gptd_rl.reproduction.irrelevant_inputs import TOLERANCE, InputSelection
 from gptd_rl.reproduction.paper import printed
+from gptd_rl.reproduction.pendulum import KERNELS, PendulumFit, PendulumResult
 
 
 @dataclass(frozen=True)
@@ -36,7 +39,9 @@ class Spread:
         return statistics.stdev(self.values) if len(self.values) > 1 else math.nan
 
     def __str__(self) -> str:
-        return number(self.mean) if math.isnan(self.std) else f"{number(self.mean)} ± {number(self.std, 2)}"
+        if math.isnan(self.std):
+            return number(self.mean)
+        return f"{number(self.mean, self.std)} ± {number(self.std, digits=2)}"
 
     def as_json(self) -> dict[str, Any]:
         """Plain data."""
@@ -49,16 +54,17 @@ Cell = str | Spread
 
 @dataclass(frozen=True)
 class Table:
-    """A table with a name for its files and a title for its readers."""
+    """A table; `name` is that of its files."""
 
     name: str
     title: str
     columns: tuple[str, ...]
     rows: tuple[tuple[Cell, ...], ...]
+    kind: str = ""  # class on the page
 
     @property
     def shown_rows(self) -> list[tuple[str, ...]]:
-        """The rows as text; a sentence that is the same as in the row above is not said twice."""
+        """The rows as text; a sentence in the last column is not repeated if it is the same as in the row above."""
         rows = [tuple(map(str, row)) for row in self.rows]
         above = ["", *(row[-1] for row in rows[:-1])]
         pairs = zip(rows, above, strict=True)
@@ -80,35 +86,54 @@ class Table:
         return dict(title=self.title, columns=list(self.columns), rows=rows)
 
 
-def number(x: float, digits: int = 3) -> str:
-    """A few digits, whole numbers from 100 on, powers of ten where it is tiny; 0 as it is."""
-    if x == 0 or not math.isfinite(x):
-        return f"{x:g}"
-    if abs(x) >= 100:
-        return f"{x:.0f}"
-    return f"{x:.{digits}g}" if abs(x) >= 1e-3 else f"{x:.{digits - 1}e}"
-
-
 def as_printed(x: float) -> str:
     """A number of the paper, with all of its digits."""
-    return f"{x:g}"
+    return f"{x:g}".replace("-", "−") if abs(x) >= 1e-3 else number(x, digits=1)
 
 
 def claims_table(claims: Sequence[Claim]) -> Table:
-    """Every claim with its verdict."""
+    """All claims with their verdicts."""
     rows = tuple((c.section, c.text, c.verdict, c.count) for c in claims)
-    return Table("claims", "Claims", ("section", "claim", "verdict", "seeds in which it held"), rows)
+    return Table("claims", "Claims", ("section", "claim", "verdict", "seeds"), rows)
+
+
+@dataclass(frozen=True)
+class PaperComparison:
+    """A quantity of the paper beside ours.
+
+    Attributes
+    ----------
+    quantity : str
+    paper : str
+        As printed in the paper.
+    ours : Spread
+    reason : str
+        A sentence on the difference.
+    """
+
+    quantity: str
+    paper: str
+    ours: Spread
+    reason: str
+
+
+def comparison_table(task: str, section: str, comparisons: Iterable[PaperComparison]) -> Table:
+    """The paper's numbers and ours, side by side."""
+    title = f"{task.capitalize()}: comparison with the paper (Section {section})"
+    rows = tuple((c.quantity, c.paper, c.ours, c.reason) for c in comparisons)
+    columns = ("quantity", "paper", "here", "reason for the difference")
+    return Table(f"{task}_comparison", title, columns, rows, kind="comparison")
 
 
 # -------------------------------------------------------------------------------------- pendulum
 
 
-def hyperparameter_table(runs: Sequence[pendulum.Run]) -> Table:
-    """What model selection found, with the eigendecomposition of Ω: s₁, s₂ and u₁."""
-    heads = ("covariance", "v₀", "σ²", "b", "s₁", "s₂", "u₁ (φ)", "u₁ (φ̇)")
+def hyperparameter_table(results: Sequence[PendulumResult]) -> Table:
+    """Selected hyperparameters, with the eigendecomposition of Ω: s₁, s₂ and u₁."""
+    header = ("covariance", "v₀", "σ²", "b", "s₁", "s₂", "u₁ (φ)", "u₁ (φ̇)")
     rows = []
-    for label in pendulum.KERNELS:
-        fits = [run.fits[label] for run in runs]
+    for label in KERNELS:
+        fits = [result.fits[label] for result in results]
         rows.append(
             (
                 label,
@@ -116,98 +141,126 @@ def hyperparameter_table(runs: Sequence[pendulum.Run]) -> Table:
                 Spread.of(f.noise_variance for f in fits),
                 Spread.of(f.kernel.bias for f in fits),
                 *(Spread.of(f.kernel.metric.eigenvalues[i] for f in fits) for i in (0, 1)),
-                *(Spread.of(f.kernel.metric.directions[0, i] for f in fits) for i in (0, 1) if label != "I"),
-                *(("any",) * 2 if label == "I" else ()),
+                *("any" if label == "I" else Spread.of(f.kernel.metric.directions[0, i] for f in fits) for i in (0, 1)),
             )
         )
     title = "Pendulum: hyperparameters, with Ω by its eigenvalues s and its first eigenvector u₁"
-    return Table("pendulum_hyperparameters", title, heads, tuple(rows))
+    return Table("pendulum_hyperparameters", title, header, tuple(rows))
 
 
-def pendulum_table(runs: Sequence[pendulum.Run]) -> Table:
+def pendulum_table(results: Sequence[PendulumResult]) -> Table:
     """Errors, evidence, subset sizes and seconds."""
     tolerance = printed()["pendulum"]["subset_tolerance"]
-    columns: dict[str, Callable[[pendulum.Fit], float]] = {
+    columns: dict[str, Callable[[PendulumFit], float]] = {
         "MSE, trajectory": lambda f: f.trajectory_mse,
         "MSE, grid": lambda f: f.grid_mse,
         "evidence": lambda f: f.evidence,
-        f"subset at {tolerance:g}": lambda f: f.covariance.subset.size_at(tolerance),
+        f"subset at {tolerance:g}": lambda f: f.spectrum.subset.size_at(tolerance),
         "seconds": lambda f: f.seconds,
     }
     rows: list[tuple[Cell, ...]] = [
-        (label, *(Spread.of(read(run.fits[label]) for run in runs) for read in columns.values()))
-        for label in pendulum.KERNELS
+        (label, *(Spread.of(read(result.fits[label]) for result in results) for read in columns.values()))
+        for label in KERNELS
     ]
     return Table("pendulum_results", "Pendulum: results", ("covariance", *columns), tuple(rows))
 
 
-def pendulum_beside_paper(runs: Sequence[pendulum.Run]) -> Table:
-    """The paper's numbers beside ours, with a sentence on each difference."""
+# Quantities that the paper gives for each covariance: name, key in paper.json, ours, key in PENDULUM_REASONS.
+PENDULUM_QUANTITIES: tuple[tuple[str, str, Callable[[PendulumFit], float], str], ...] = (
+    ("v₀", "signal_variance", lambda f: f.kernel.signal_variance, "scale"),
+    ("σ²", "noise_variance", lambda f: f.noise_variance, "noise"),
+    ("b", "bias", lambda f: f.kernel.bias, "bias"),
+)
+PENDULUM_ERRORS: tuple[tuple[str, str, Callable[[PendulumFit], float], str], ...] = (
+    ("MSE at the trajectory's states", "trajectory_mse", lambda f: f.trajectory_mse, "returns"),
+    ("MSE on the grid", "grid_mse", lambda f: f.grid_mse, "order"),
+)
+# Relevances and components of the first direction: name, covariance, index, ours, key in paper.json and reason.
+PENDULUM_METRICS: tuple[tuple[str, str, int, Callable[[PendulumFit], float], str], ...] = (
+    ("h", "I", 0, lambda f: f.kernel.metric.relevances[0], "eigenvalues"),
+    ("a₁ (φ)", "II", 0, lambda f: f.kernel.metric.relevances[0], "eigenvalues"),
+    ("a₂ (φ̇)", "II", 1, lambda f: f.kernel.metric.relevances[1], "eigenvalues"),
+    ("s₁", "III", 0, lambda f: f.kernel.metric.eigenvalues[0], "eigenvalues"),
+    ("s₂", "III", 1, lambda f: f.kernel.metric.eigenvalues[1], "eigenvalues"),
+    ("u₁ along φ", "III", 0, lambda f: f.kernel.metric.directions[0, 0], "direction"),
+    ("u₁ along φ̇", "III", 1, lambda f: f.kernel.metric.directions[0, 1], "direction"),
+)
+PENDULUM_REASONS = {
+    "scale": "The scale of V depends on the time step and the discount, which the paper does not give (here 0.05 s and "
+    "0.99).",
+    "noise": "The returns are deterministic here, and σ² decreases to {noise_share} of their variance; the lower "
+    "bound is 10⁻⁶.",
+    "bias": "√b is the prior standard deviation of the mean of V: {level:.0f} here, where V* is {mean_value} on "
+    "average; the paper's b keeps that mean near 0.",
+    "eigenvalues": "The paper does not give the scale of its inputs; here they are in rad and rad/s.",
+    "direction": "The direction depends on the units of φ̇ and on the pendulum's constants, which the paper does not "
+    "give.",
+    "returns": "The models follow the returns; their own mean squared difference from V* is {returns_mse}, since V* "
+    "has jumps, which its grid smooths.",
+    "order": "The samples differ, so only the order compares: on average {best} is best here, III in the paper.",
+    "subset": "The size depends on the length scales relative to the range of the data, which differ; the order "
+    "compares.",
+    "seconds": "The paper's were measured on a 1.5 GHz PC, ours on this machine.",
+    "episodes": "Start states are uniform over the state space here; the paper does not give its own.",
+}
+
+
+def pendulum_comparison(results: Sequence[PendulumResult]) -> Table:
+    """The paper's numbers for the pendulum beside ours, with a sentence on each difference."""
     paper = printed()["pendulum"]
     tolerance = paper["subset_tolerance"]
-    rows: list[tuple[Cell, ...]] = []
+    reasons = {key: text.format(**_pendulum_facts(results)) for key, text in PENDULUM_REASONS.items()}
 
-    def add(quantity: str, key: str, read: Callable[[pendulum.Fit], float], why: str) -> None:
-        for label in pendulum.KERNELS:
-            ours = Spread.of(read(run.fits[label]) for run in runs)
-            rows.append((f"{quantity}, {label}", as_printed(paper[key][label]), ours, why))
+    def spread(read: Callable[[PendulumFit], float], *labels: str) -> Spread:
+        return Spread.of(read(result.fits[label]) for result in results for label in labels)
 
-    share = max(f.noise_variance / run.scales.variance for run in runs for f in run.fits.values())
-    level = statistics.fmean(float(run.truth.mean()) for run in runs)
-    biases = statistics.fmean(f.kernel.bias for run in runs for f in run.fits.values())
-    rest = Spread.of(run.returns_mse for run in runs)
-    grid = {label: statistics.fmean(run.fits[label].grid_mse for run in runs) for label in pendulum.KERNELS}
-    best = min(grid, key=lambda label: grid[label])
-    scale = "V's scale depends on the time step and the discount, which the paper does not give (here 0.05 s and 0.99)."
-    units = "The paper does not say how its inputs were scaled; here they are rad and rad/s."
-    add("v₀", "signal_variance", lambda f: f.kernel.signal_variance, scale)
-    why = f"Our returns hold no noise, and σ² goes down to {share:.0e} of their variance; 1e-6 is the least it may."
-    add("σ²", "noise_variance", lambda f: f.noise_variance, why)
-    why = (
-        f"√b says how far from 0 the level of V may lie: {math.sqrt(biases):.0f} here, where V* is {level:.0f} on "
-        "average; the paper's b holds that level near 0."
-    )
-    add("b", "bias", lambda f: f.kernel.bias, why)
-    for label, names in {"I": ["h"], "II": ["a₁ (φ)", "a₂ (φ̇)"], "III": ["s₁", "s₂"]}.items():
-        for i, name in enumerate(names):
-            metrics = [run.fits[label].kernel.metric for run in runs]
-            ours = Spread.of((m.eigenvalues if label == "III" else m.relevances)[i] for m in metrics)
-            rows.append((f"{name}, {label}", as_printed(paper["eigenvalues"][label][i]), ours, units))
-    why = "We think the slant differs with the units of φ̇ and the pendulum's constants, which the paper does not give."
-    for i, name in enumerate(["φ", "φ̇"]):
-        ours = Spread.of(run.fits["III"].kernel.metric.directions[0, i] for run in runs)
-        rows.append((f"u₁ along {name}, III", as_printed(paper["direction"]["III"][i]), ours, why))
-    why = (
-        "The models mostly follow the returns; their own mean squared distance from V* is "
-        f"{rest}, for V* jumps and a grid of states blurs the jumps."
-    )
-    add("MSE at the trajectory's states", "trajectory_mse", lambda f: f.trajectory_mse, why)
-    why = f"The samples differ, so only the order compares: on average {best} is best here; III in the paper."
-    add("MSE on the grid", "grid_mse", lambda f: f.grid_mse, why)
-    why = "The number depends on the lengthscales beside the range of the data, which differ; the order compares."
-    add(f"subset at {tolerance:g}", "subset_size", lambda f: f.covariance.subset.size_at(tolerance), why)
+    def by_covariance(
+        quantities: Iterable[tuple[str, str, Callable[[PendulumFit], float], str]],
+    ) -> Iterator[PaperComparison]:
+        for name, key, read, reason in quantities:
+            for label in KERNELS:
+                yield PaperComparison(
+                    f"{name}, {label}", as_printed(paper[key][label]), spread(read, label), reasons[reason]
+                )
+
+    subset = (f"subset at {tolerance:g}", "subset_size", lambda f: f.spectrum.subset.size_at(tolerance), "subset")
     low, high = paper["seconds"]
-    seconds = Spread.of(f.seconds for run in runs for f in run.fits.values())
-    rows.append(("seconds for a fit", f"{low}–{high}", seconds, "Theirs on a 1.5 GHz PC, ours on this machine."))
-    episodes = Spread.of(int(run.data.terminated.sum()) for run in runs)
-    why = "Starts are uniform over the state space here; the paper does not say how its episodes began."
-    rows.append(("episodes completed", f"about {paper['episodes']}", episodes, why))
-    return beside("pendulum", paper["section"], rows)
+    episodes = Spread.of(int(result.data.terminated.sum()) for result in results)
+    comparisons = [
+        *by_covariance(PENDULUM_QUANTITIES),
+        *(
+            PaperComparison(f"{name}, {label}", as_printed(paper[key][label][i]), spread(read, label), reasons[key])
+            for name, label, i, read, key in PENDULUM_METRICS
+        ),
+        *by_covariance([*PENDULUM_ERRORS, subset]),
+        PaperComparison(
+            "seconds for a fit", f"{low}–{high}", spread(lambda f: f.seconds, *KERNELS), reasons["seconds"]
+        ),
+        PaperComparison("terminated episodes", f"about {paper['episodes']}", episodes, reasons["episodes"]),
+    ]
+    return comparison_table("pendulum", paper["section"], comparisons)
 
 
-def beside(what: str, section: str, rows: Sequence[tuple[Cell, ...]]) -> Table:
-    """The paper's numbers and ours, side by side."""
-    title = f"{what.capitalize()}: the paper's numbers (Section {section}) beside ours"
-    columns = ("quantity", "paper", "here", "on the difference")
-    return Table(f"{what}_beside_paper", title, columns, tuple(rows))
+def _pendulum_facts(results: Sequence[PendulumResult]) -> dict[str, object]:
+    """Numbers that `PENDULUM_REASONS` mention."""
+    fits = [fit for result in results for fit in result.fits.values()]
+    shares = [fit.noise_variance / result.scale.return_variance for result in results for fit in result.fits.values()]
+    grid_mse = {label: statistics.fmean(result.fits[label].grid_mse for result in results) for label in KERNELS}
+    return dict(
+        noise_share=number(max(shares), digits=1),
+        level=math.sqrt(statistics.fmean(f.kernel.bias for f in fits)),
+        mean_value=number(statistics.fmean(float(result.truth.mean()) for result in results), digits=2),
+        returns_mse=Spread.of(result.returns_mse for result in results),
+        best=min(grid_mse, key=lambda label: grid_mse[label]),
+    )
 
 
 # -------------------------------------------------------------------------------------- gridworld
 
 
-def gridworld_table(runs: Sequence[gridworld.Run]) -> Table:
+def gridworld_table(results: Sequence[GridworldResult]) -> Table:
     """The paper's table: hyperparameters, complexity, data fit, their sum, and the error."""
-    columns: dict[str, Callable[[gridworld.Fit], float]] = {
+    columns: dict[str, Callable[[GridworldFit], float]] = {
         "relevance of x": lambda f: f.relevances[0],
         "relevance of y": lambda f: f.relevances[1],
         "σ²": lambda f: f.noise_variance,
@@ -218,66 +271,75 @@ def gridworld_table(runs: Sequence[gridworld.Run]) -> Table:
         "MSE": lambda f: f.mse,
     }
     rows: list[tuple[Cell, ...]] = [
-        (label, *(Spread.of(read(run.fits[label]) for run in runs) for read in columns.values()))
-        for label in gridworld.LABELS
+        (label, *(Spread.of(read(result.fits[label]) for result in results) for read in columns.values()))
+        for label in GRIDWORLD_LABELS
     ]
     return Table("gridworld_results", "Gridworld: results", ("covariance", *columns), tuple(rows))
 
 
-def gridworld_beside_paper(runs: Sequence[gridworld.Run]) -> Table:
-    """The paper's numbers beside ours, with a sentence on each difference."""
+# Quantities of the paper's table: name, key in paper.json, index there, covariances, ours, key in GRIDWORLD_REASONS.
+GRIDWORLD_QUANTITIES: tuple[tuple[str, str, int | None, tuple[str, ...], Callable[[GridworldFit], float], str], ...] = (
+    ("h", "relevances", 0, ("I",), lambda f: f.relevances[0], "units"),
+    ("a₁ (x)", "relevances", 0, ("II",), lambda f: f.relevances[0], "units"),
+    ("a₂ (y)", "relevances", 1, ("II",), lambda f: f.relevances[1], "bound"),
+    ("complexity", "complexity", None, GRIDWORLD_LABELS, lambda f: f.complexity, "complexity"),
+    ("data fit", "data_fit", None, GRIDWORLD_LABELS, lambda f: f.data_fit, "data_fit"),
+    ("L", "negative_log_likelihood", None, GRIDWORLD_LABELS, lambda f: f.complexity + f.data_fit, "sum"),
+    ("MSE", "mse", None, ("I", "II"), lambda f: f.mse, "mse"),
+)
+GRIDWORLD_REASONS = {
+    "units": "The paper does not give the scale of its inputs; here they range from 1 to 11.",
+    "bound": "Below the paper's bound: the lower bound of the search is 10⁻⁸ / variance of the input.",
+    "complexity": "The lower bound of σ² determines its level, and is not in the paper; the order compares.",
+    "data_fit": "Its level depends on σ². In both, removing y with the other hyperparameters unchanged keeps the fit.",
+    "sum": "The negative log likelihood without its constant, as in the paper; lower is better.",
+    "mse": "σ² is at most {noise} here, since the returns are deterministic; {share:.0%} of the squared error of I is "
+    "in cells that the data do not visit.",
+}
+
+
+def gridworld_comparison(results: Sequence[GridworldResult]) -> Table:
+    """The paper's numbers for the gridworld beside ours, with a sentence on each difference."""
     paper = printed()["gridworld"]
-    rows: list[tuple[Cell, ...]] = []
-
-    def add(quantity: str, label: str, known: float, read: Callable[[gridworld.Fit], float], why: str) -> None:
-        rows.append((f"{quantity}, {label}", as_printed(known), Spread.of(read(run.fits[label]) for run in runs), why))
-
-    why = "The paper does not say how its inputs were scaled; here they run from 1 to 11."
-    add("h", "I", paper["relevances"]["I"][0], lambda f: f.relevances[0], why)
-    add("a₁ (x)", "II", paper["relevances"]["II"][0], lambda f: f.relevances[0], why)
-    why = "Below the paper's bound: the search ends at the least relevance it may take, 1e-8 per variance of the input."
-    add("a₂ (y)", "II", paper["relevances"]["II"][1], lambda f: f.relevances[1], why)
-    why = "The least σ² that the search may take sets its level, and is not in the paper; the order compares."
-    for label in gridworld.LABELS:
-        add("complexity", label, paper["complexity"][label], lambda f: f.complexity, why)
-    why = "When y is removed, the other parameters are selected anew here, so the fit may become better."
-    for label in gridworld.LABELS:
-        add("data fit", label, paper["data_fit"][label], lambda f: f.data_fit, why)
-    why = "The sum of the two, without the constant, as the paper prints it; smaller is better."
-    for label in gridworld.LABELS:
-        add("L", label, paper["negative_log_likelihood"][label], lambda f: f.complexity + f.data_fit, why)
-    errors = [(run.fits["I"].values - run.truth) ** 2 for run in runs]
-    unvisited = sum(float(e[run.visits == 0].sum()) for e, run in zip(errors, runs, strict=True))
-    share = unvisited / sum(float(e.sum()) for e in errors)
-    noise = max(f.noise_variance for run in runs for f in run.fits.values())
-    why = (
-        f"σ² is {number(noise, 2)} at most here, for the returns hold no noise; {share:.0%} of the squared error of I "
-        "lies in cells that the data never visited."
+    errors = [(result.fits["I"].values - result.truth) ** 2 for result in results]
+    unvisited = sum(float(e[result.visits == 0].sum()) for e, result in zip(errors, results, strict=True))
+    noise = max(f.noise_variance for result in results for f in result.fits.values())
+    facts = dict(noise=number(noise, digits=2), share=unvisited / sum(float(e.sum()) for e in errors))
+    return comparison_table(
+        "gridworld",
+        paper["section"],
+        (
+            PaperComparison(
+                f"{name}, {label}",
+                as_printed(paper[key][label] if i is None else paper[key][label][i]),
+                Spread.of(read(result.fits[label]) for result in results),
+                GRIDWORLD_REASONS[reason].format(**facts),
+            )
+            for name, key, i, labels, read, reason in GRIDWORLD_QUANTITIES
+            for label in labels
+        ),
     )
-    for label in ("I", "II"):
-        add("MSE", label, paper["mse"][label], lambda f: f.mse, why)
-    return beside("gridworld", paper["section"], rows)
 
 
-# -------------------------------------------------------------------------------------- beyond the paper
+# -------------------------------------------------------------------------------------- irrelevant inputs
 
 
-def beyond_table(trials: Sequence[Trial], what: str, unit: str) -> Table:
-    """Relevance ratio, error and subset size by the number of inputs that do not matter."""
+def irrelevant_inputs_table(selections: Sequence[InputSelection], task: str, unit: str) -> Table:
+    """Relevance ratio, error and subset size by the number of irrelevant inputs."""
     rows = []
-    for n in sorted({t.n_irrelevant for t in trials}):
+    for n in sorted({s.n_irrelevant for s in selections}):
         for label in ("I", "II"):
-            some = [t for t in trials if (t.label, t.n_irrelevant) == (label, n)]
-            ratio: Cell = "–" if label == "I" else Spread.of(t.ratio for t in some)
-            sizes = Spread.of(t.subset_size for t in some)
-            n_states = Spread.of(t.n_states for t in some)
-            rows.append((str(n), label, ratio, Spread.of(t.mse for t in some), sizes, n_states))
-    columns = (
+            chosen = [s for s in selections if (s.label, s.n_irrelevant) == (label, n)]
+            ratio: Cell = "–" if label == "I" else Spread.of(s.ratio for s in chosen)
+            sizes = Spread.of(s.subset_size for s in chosen)
+            n_states = Spread.of(s.n_states for s in chosen)
+            rows.append((str(n), label, ratio, Spread.of(s.mse for s in chosen), sizes, n_states))
+    header = (
         unit,
         "covariance",
-        "largest relevance of what does not matter / smallest of what does",
+        "largest irrelevant / smallest relevant relevance",
         "MSE",
         f"subset at {TOLERANCE:g}",
         "states in the data",
     )
-    return Table(f"{what}_beyond", f"Beyond the paper: {what} with {unit}", columns, tuple(rows))
+    return Table(f"{task}_irrelevant_inputs", f"Beyond the paper: {task} with {unit}", header, tuple(rows))

@@ -37,14 +37,14 @@ def collect(
     Parameters
     ----------
     env : str, gymnasium.Env, gymnasium.vector.VectorEnv, or Stable-Baselines3 VecEnv or model
-        A vector environment must declare its reset mode in ``metadata["autoreset_mode"]``. Given a model, the
+        A vector environment must declare its reset mode in `metadata["autoreset_mode"]`. Given a model, the
         environment it carries is used, and the model is the policy if none is given. With `VecNormalize`, states are
         normalised as the policy sees them, rewards are the original ones, and its statistics do not change. The
         environment is reset first, and stays open.
-    policy : object with ``predict``, callable, or None
-        ``predict(obs, deterministic=...)`` is called as in Stable-Baselines3, on whole batches, and with ``state`` and
-        ``episode_start`` if it takes them. A callable maps one observation to an action; with an attribute
-        ``batched = True`` it maps a batch to a batch. None: uniform random actions.
+    policy : object with `predict`, callable, or None
+        `predict(obs, deterministic=...)` is called as in Stable-Baselines3, on whole batches, and with `state` and
+        `episode_start` if it takes them. A callable maps one observation to an action; with an attribute
+        `batched = True` it maps a batch to a batch. None: uniform random actions.
     n_transitions : int, optional
         Number of environment transitions. Episodes that it cuts off are truncated segments.
     n_episodes : int, optional
@@ -52,10 +52,10 @@ def collect(
     gamma : float
         Discount of every step, from 0 to 1.
     seed : int, optional
-        Seed of the environment (``seed + i`` for sub-environment i) and of random actions. Policies with random
+        Seed of the environment (`seed + i` for sub-environment i) and of random actions. Policies with random
         numbers of their own are not seeded.
     deterministic : bool
-        Passed to ``predict``.
+        Passed to `predict`.
     progress_bar : bool
         Show a progress bar.
 
@@ -68,7 +68,7 @@ def collect(
     Raises
     ------
     CollectionError
-        If the environment or the policy fails or returns invalid values. Its attribute ``trajectories`` holds the
+        If the environment or the policy fails or returns invalid values. Its attribute `trajectories` holds the
         transitions until then.
 
     Notes
@@ -77,7 +77,7 @@ def collect(
     episodes. Those that have completed their share are stepped on, but not recorded.
 
     Collecting resets the environment that a model carries, so the model should continue to learn with
-    ``reset_num_timesteps=True``, the default.
+    `reset_num_timesteps=True`, the default.
 
     Examples
     --------

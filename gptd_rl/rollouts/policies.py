@@ -52,7 +52,7 @@ def as_batch_policy(
 
     Parameters
     ----------
-    policy : object with ``predict``, callable, or None
+    policy : object with `predict`, callable, or None
         As for `gptd_rl.collect`.
     observation_space, action_space : gymnasium.Space
         Spaces of one environment.
@@ -60,7 +60,7 @@ def as_batch_policy(
     seed : int or None
         Seed of random actions.
     deterministic : bool
-        Passed to ``predict``.
+        Passed to `predict`.
     """
     if policy is None:
         return RandomActions(action_space, n_envs, seed)
@@ -183,7 +183,7 @@ class EpisodePolicy:
 
     Parameters
     ----------
-    policy : object with ``predict``, callable, or None
+    policy : object with `predict`, callable, or None
         As for `gptd_rl.collect`; recurrent ones keep their hidden state from call to call.
     observation_space, action_space : gymnasium.Space
         Spaces of one environment.
@@ -191,7 +191,7 @@ class EpisodePolicy:
     seed : int, optional
         Seed of random actions.
     deterministic : bool
-        Passed to ``predict``.
+        Passed to `predict`.
     """
 
     def __init__(
@@ -251,12 +251,12 @@ class StatePolicy:
 
     Parameters
     ----------
-    policy : object with ``predict``, callable, or None
+    policy : object with `predict`, callable, or None
         As for `gptd_rl.collect`. Recurrent policies see every state as the start of an episode.
     observation_space, action_space : gymnasium.Space
         Spaces of one environment; states are turned back into its observations.
     deterministic : bool
-        Passed to ``predict``.
+        Passed to `predict`.
     seed : int, optional
         Seed of random actions.
     batch_size : int

@@ -31,13 +31,13 @@ class StepBuffer:
         Number of steps.
     """
 
-    def __init__(self, states: Numbers, actions: NDArray[Any], room: int) -> None:
+    def __init__(self, states: Numbers, actions: NDArray[Any], capacity: int) -> None:
         precision = np.float32 if states.dtype == np.float32 else np.float64
-        self.actions: NDArray[Any] = np.empty((room, *actions.shape), dtype=actions.dtype)
-        self.rewards = np.empty((room, len(states)))
-        self.states: Numbers = np.empty((room, *states.shape), dtype=precision)  # reached by the step
-        self.terminated = np.empty((room, len(states)), dtype=bool)
-        self.truncated = np.empty((room, len(states)), dtype=bool)
+        self.actions: NDArray[Any] = np.empty((capacity, *actions.shape), dtype=actions.dtype)
+        self.rewards = np.empty((capacity, len(states)))
+        self.states: Numbers = np.empty((capacity, *states.shape), dtype=precision)  # reached by the step
+        self.terminated = np.empty((capacity, len(states)), dtype=bool)
+        self.truncated = np.empty((capacity, len(states)), dtype=bool)
 
 
 @dataclass(frozen=True, eq=False)
@@ -159,7 +159,7 @@ def _items(array: NDArray[Any]) -> NDArray[Any]:
 
 
 def _portions(firsts: IntArray, lengths: IntArray) -> Iterator[tuple[slice, IntArray]]:
-    """Concatenate the ranges ``first, ..., first + length - 1``, and yield the result in portions.
+    """Concatenate the ranges `first, ..., first + length - 1`, and yield the result in portions.
 
     Allocating index arrays for everything at once would take longer than the copying.
     """

@@ -59,7 +59,7 @@ def collect_to_minari(
     env, policy, gamma, deterministic, progress_bar
         As for `collect`.
     dataset_id : str
-        Such as ``"pendulum/random-v0"``.
+        Such as `"pendulum/random-v0"`.
     n_transitions : int
         Total number of transitions in the dataset at the end.
     seed : int, optional
@@ -105,7 +105,7 @@ def collect_to_minari(
 class _Stream:
     """A dataset that episodes are added to.
 
-    A kill can damage Minari's summary of the whole dataset, ``metadata.json``, so it is never relied on. The file
+    A kill can damage Minari's summary of the whole dataset, `metadata.json`, so it is never relied on. The file
     `NOTE` holds its constant part; the rest is counted from the episodes on disk.
     """
 

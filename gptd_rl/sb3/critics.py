@@ -1,4 +1,4 @@
-"""What an agent itself believes its states are worth: the critics of Stable-Baselines3's algorithms."""
+"""The critics of Stable-Baselines3's algorithms, as value functions of states."""
 
 from __future__ import annotations
 
@@ -11,43 +11,43 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from gptd_rl.data.spaces import unflatten
-from gptd_rl.sb3.loading import Normalised
+from gptd_rl.sb3.policies import NormalizedPolicy
 from gptd_rl.types import Array
 
-N_ACTIONS = 8  # drawn in each state, where the agent draws them
+N_ACTIONS = 8  # sampled in each state, if actions are
 CHUNK = 4096  # states at once
 
 
-def critic_of(policy: Any, deterministic: bool = True, *, seed: int = 0) -> Critic | None:
+def critic_of(policy: Any, deterministic: bool = True, *, seed: int = 0) -> SB3Critic | None:
     """The agent's own critic, as a function of states.
 
-    Each speaks of what its algorithm learns: the policy with its exploration for A2C and PPO, the greedy one for DQN,
-    that of the actor for the others. SAC's values include a bonus for the entropy of the actions, so they are no
-    estimate of the return alone.
+    Its policy is the one that the algorithm evaluates: with exploration for A2C and PPO, greedy for DQN, that of the
+    actor for the others. SAC's values include a bonus for the entropy of the actions, so they do not estimate the
+    return alone.
 
     Parameters
     ----------
     policy : object
-        A Stable-Baselines3 model or its policy, or `Normalised`.
+        A Stable-Baselines3 model or its policy, or `NormalizedPolicy`.
     deterministic : bool
-        For SAC, which action is valued: the mean one, or the average over a few drawn ones. Others ignore it.
+        For SAC, whose actions are evaluated: the mean action, or the average over a few sampled ones. Others ignore it.
     seed : int
-        Of these actions; nobody else's random numbers change.
+        Of the sampled actions; global random numbers do not change.
 
     Returns
     -------
-    critic : Critic or None
+    critic : SB3Critic or None
         A function from raw states of shape (m, n_dims), flattened as `gptd_rl.collect` does, to values of shape (m,);
-        None if the agent has no critic, or one with a memory. If `VecNormalize` scaled the rewards in training, the
+        None if the agent has no critic, or a recurrent one. If `VecNormalize` scaled the rewards in training, the
         values are scaled back to the original unit by its last standard deviation: an approximation, since the critic
         learnt while that was changing, and rewards were clipped.
     """
     network = _network(policy)
     value = _value(network, deterministic)
-    return None if value is None else Critic(policy, network, value, seed)
+    return None if value is None else SB3Critic(policy, network, value, seed)
 
 
-class Critic:
+class SB3Critic:
     """The critic of one agent; see `critic_of`."""
 
     def __init__(self, policy: Any, network: Any, value: Callable[[Any], Any], seed: int) -> None:
@@ -60,7 +60,7 @@ class Critic:
         return self._scale * self._ask(states)
 
     def features(self, states: ArrayLike) -> Array:
-        """What goes into the last layer, or into those of several critics side by side, of shape (m, n_features)."""
+        """Inputs of the last layer, those of several critics side by side, of shape (m, n_features)."""
         last = _last_layers(self._network)
         caught: list[list[Any]] = [[] for _ in last]
         hooks = [
@@ -72,11 +72,11 @@ class Critic:
         finally:
             for hook in hooks:
                 hook.remove()
-        # Where actions are drawn, each chunk of states is seen several times: average.
+        # With sampled actions, each chunk of states passes several times: average.
         return np.column_stack([_averaged(np.concatenate(parts), n, CHUNK) for parts in caught])
 
     def _ask(self, states: ArrayLike) -> Array:
-        """Values in the unit that the network learnt, of shape (m,)."""
+        """Values in the units of the network, of shape (m,)."""
         import torch
 
         states = np.asarray(states)
@@ -87,7 +87,7 @@ class Critic:
             torch.random.default_generator.manual_seed(self._seed)
             for start in range(0, max(len(states), 1), CHUNK):
                 batch = unflatten(self._space, states[start : start + CHUNK])
-                if isinstance(self._policy, Normalised):
+                if isinstance(self._policy, NormalizedPolicy):
                     batch = self._policy.statistics.normalize_obs(batch)
                 found.append(self._value(self._network.obs_to_tensor(batch)[0]).reshape(-1).cpu().numpy())
         self._network.set_training_mode(was_training)
@@ -95,7 +95,7 @@ class Critic:
 
 
 def _averaged(rows: Any, n: int, chunk: int) -> Array:
-    """Rows for `n` states, which came in chunks, each several times over: the mean for each state."""
+    """Mean over repetitions for each of `n` states; rows come in chunks, each repeated several times."""
     times = len(rows) // max(n, 1)
     parts, start = [], 0
     while start < len(rows):
@@ -106,7 +106,7 @@ def _averaged(rows: Any, n: int, chunk: int) -> Array:
 
 
 def _last_layers(network: Any) -> list[Any]:
-    """The layers that make values, of the critics that `_value` asks."""
+    """The last layers of the critics that `_value` uses."""
     if hasattr(network, "value_net"):
         return [network.value_net]
     if hasattr(network, "q_net"):
@@ -115,7 +115,7 @@ def _last_layers(network: Any) -> list[Any]:
 
 
 def critic_name(policy: Any) -> str:
-    """What to call the critic: "A2C's critic", "DQN's max Q", "SAC's critics"."""
+    """Name of the critic: "A2C's critic", "DQN's max Q", "SAC's critics"."""
     network, name = _network(policy), type(_model(policy)).__name__
     if hasattr(network, "q_net"):
         return f"{name}'s max Q"
@@ -124,17 +124,17 @@ def critic_name(policy: Any) -> str:
 
 
 def _model(policy: Any) -> Any:
-    return policy.model if isinstance(policy, Normalised) else policy
+    return policy.model if isinstance(policy, NormalizedPolicy) else policy
 
 
 def _network(policy: Any) -> Any:
-    """PyTorch's part of a model, or what was given instead of one."""
+    """The PyTorch policy of a model, or the object itself if it has none."""
     model = _model(policy)
     return getattr(model, "policy", model)
 
 
 def _value(network: Any, deterministic: bool) -> Callable[[Any], Any] | None:
-    """Values of shape (m,) or (m, 1) at a tensor of observations; None if `network` is none of SB3's."""
+    """Values of shape (m,) or (m, 1) at a tensor of observations; None if `network` is not one of SB3's."""
     if "stable_baselines3" not in sys.modules:
         return None
     from stable_baselines3.common.policies import ActorCriticPolicy
@@ -143,9 +143,9 @@ def _value(network: Any, deterministic: bool) -> Callable[[Any], Any] | None:
     from stable_baselines3.td3.policies import TD3Policy
 
     if isinstance(network, ActorCriticPolicy):
-        # Recurrent ones, of sb3-contrib, also ask for their memory, which states do not hold.
-        has_memory = len(inspect.signature(network.predict_values).parameters) > 1
-        return None if has_memory else network.predict_values
+        # Recurrent ones, of sb3-contrib, need a hidden state, which states do not hold.
+        is_recurrent = len(inspect.signature(network.predict_values).parameters) > 1
+        return None if is_recurrent else network.predict_values
     if isinstance(network, DQNPolicy):
         return lambda seen: network.q_net(seen).amax(dim=1)
     if isinstance(network, TD3Policy):
@@ -165,9 +165,9 @@ def _least(values: tuple[Any, ...]) -> Any:
 
 
 def _reward_scale(policy: Any, model: Any) -> float:
-    """By what rewards were divided in training."""
+    """Divisor of the rewards in training."""
     statistics = None
-    if isinstance(policy, Normalised):
+    if isinstance(policy, NormalizedPolicy):
         statistics = policy.statistics
     elif hasattr(model, "get_vec_normalize_env"):
         statistics = model.get_vec_normalize_env()

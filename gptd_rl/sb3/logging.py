@@ -1,4 +1,4 @@
-"""Stable-Baselines3's callbacks and logger for an agent that is none of its own; imported only if asked for."""
+"""Stable-Baselines3's callbacks and logger for other agents; it is imported only when they are used."""
 
 from __future__ import annotations
 
@@ -7,35 +7,35 @@ from typing import Any, Protocol
 
 
 class Callback(Protocol):
-    """What is told how learning goes."""
+    """A callback of Stable-Baselines3, as `learn` calls it."""
 
     def on_training_start(self, locals_: dict[str, Any], globals_: dict[str, Any]) -> None:
         """Learning begins."""
         ...
 
     def update_locals(self, locals_: dict[str, Any]) -> None:
-        """Take note of the variables of a step."""
+        """Receive the local variables of a step."""
         ...
 
     def on_step(self) -> bool:
-        """A step was made; False ends learning."""
+        """A step ends; False ends learning."""
         ...
 
     def on_rollout_start(self) -> None:
-        """Collecting begins again, after an improvement."""
+        """Collecting begins."""
         ...
 
     def on_rollout_end(self) -> None:
-        """Collecting stops for an improvement."""
+        """Collecting ends."""
         ...
 
     def on_training_end(self) -> None:
-        """Learning is over."""
+        """Learning ends."""
         ...
 
 
 class NoCallback:
-    """Nobody is told."""
+    """A callback that does nothing."""
 
     def on_training_start(self, locals_: dict[str, Any], globals_: dict[str, Any]) -> None:
         """See `Callback`."""
@@ -58,7 +58,7 @@ class NoCallback:
 
 
 def as_callback(callback: Any, agent: Any) -> Callback:
-    """Turn what `learn` was given (None, a function, a callback or a list of them) into one callback."""
+    """One callback from None, a function, a callback, or a list of callbacks."""
     if callback is None:
         return NoCallback()
     require_sb3("callbacks")
@@ -80,13 +80,13 @@ def make_logger(verbose: int, tensorboard_log: str | None, name: str, restart: b
 
 
 def require_sb3(purpose: str) -> None:
-    """Say which extra is missing, if it is."""
+    """Raise an ImportError that names the missing extra."""
     if importlib.util.find_spec("stable_baselines3") is None:
         raise ImportError(f"{purpose} need Stable-Baselines3: install gptd-rl with the extra 'sb3'.")
 
 
 class Progress:
-    """A bar that shows how many transitions were made, if asked for."""
+    """A progress bar over transitions, if asked for."""
 
     def __init__(self, show: bool, total: int) -> None:
         self._bar: Any = None

@@ -53,10 +53,11 @@ def evaluate_mean(mean: Mean, *arguments: Any) -> Array:
         return np.full(n, 0.0 if mean is None else float(mean))
     if n == 0:
         return np.zeros(0)
+    found = mean(*arguments)
     try:
-        values = np.array(mean(*arguments), dtype=np.float64)
+        values = np.array(found, dtype=np.float64)
     except (TypeError, ValueError) as error:
-        raise type(error)(f"mean failed at {n} states: {error}") from error
+        raise type(error)(f"mean must return numbers: {error}.") from None
     if values.shape != (n,):
         raise ValueError(f"mean must return one number for each of {n} states, shape ({n},); got shape {values.shape}.")
     if not np.isfinite(values).all():

@@ -1,4 +1,4 @@
-"""The agent: it finds optimal policies, with every kind of environment, and keeps what it learnt whatever happens."""
+"""PolicyIteration: optimal policies, every kind of environment, Stable-Baselines3's verbs, files and faults."""
 
 import json
 from dataclasses import asdict
@@ -15,8 +15,8 @@ from numpy.testing import assert_allclose, assert_array_equal
 
 from gptd_rl import GPTD, GPTDQ, Trajectories
 from gptd_rl.agents import PolicyIteration
-from gptd_rl.agents.fitted_q import MAX_SWEEPS
-from gptd_rl.agents.policy_pool import Episode, Trial
+from gptd_rl.agents.policy_pool import Episode, PolicyRecord
+from gptd_rl.estimators.greedy import MAX_ITERATIONS
 from gptd_rl.exceptions import CollectionError, LearningError
 from gptd_rl.rollouts.collect import collect
 from tests.helpers import MIXES, assert_same, sample, segments
@@ -192,7 +192,7 @@ def one_line(error: Any) -> str:
 
 @pytest.fixture(scope="module")
 def learnt() -> PolicyIteration:
-    """Has learnt for 400 steps; not to be changed."""
+    """After 400 steps; not to be changed."""
     return PolicyIteration(GRIDWORLD, seed=0).learn(400)
 
 
@@ -203,8 +203,8 @@ def random_data() -> Trajectories:
 
 @pytest.fixture(scope="module")
 def walker(random_data) -> PolicyIteration:
-    """Acts optimally, and has an environment; not to be changed."""
-    return PolicyIteration(GRIDWORLD, seed=0).learn_from(random_data)
+    """Optimal, with an environment; not to be changed."""
+    return PolicyIteration(GRIDWORLD, seed=0).learn_offline(random_data)
 
 
 @pytest.fixture
@@ -214,11 +214,11 @@ def sb3() -> Any:
     return pytest.importorskip("stable_baselines3")
 
 
-# -------------------------------------------------------------------------------------- it learns
+# -------------------------------------------------------------------------------------- learning
 
 
 @pytest.mark.parametrize("seed", [0, 1])
-def test_it_finds_the_optimal_policy(seed):
+def test_learn_finds_the_optimal_policy(seed):
     agent = PolicyIteration(GRIDWORLD, seed=seed).learn(1500)
     assert_optimal(agent)
     assert agent.relevances_.argmax() == 0
@@ -228,15 +228,15 @@ def test_it_finds_the_optimal_policy(seed):
     assert np.median(np.abs(q.max(axis=1) - Gridworld().value(CELLS))) < 0.5
 
 
-def test_the_one_coordinate_that_matters_is_the_most_relevant():
+def test_relevances_are_largest_for_the_one_relevant_coordinate():
     agent = PolicyIteration(gym.make(GRIDWORLD, n_irrelevant=3), seed=0).learn(1500)
     assert agent.relevances_.shape == (4,)
     assert agent.relevances_[0] > 2 * agent.relevances_[1:].max()
     assert_optimal(agent, n_irrelevant=3)
 
 
-def test_a_batch_is_enough(random_data):
-    agent = PolicyIteration(seed=0).learn_from(random_data)
+def test_learn_offline_finds_the_optimal_policy(random_data):
+    agent = PolicyIteration(seed=0).learn_offline(random_data)
     assert agent.num_timesteps == 0 and agent.env is None and agent.episodes == []
     assert_optimal(agent)
     assert np.mean(agent.predict(CELLS)[0] == TOWARDS_GOAL) > 0.97
@@ -245,9 +245,9 @@ def test_a_batch_is_enough(random_data):
     assert agent.data.n_transitions == 500
 
 
-def test_batches_add_up(random_data):
+def test_learn_offline_adds_batches(random_data):
     more = collect(GRIDWORLD, n_transitions=100, gamma=0.99, seed=6)
-    agent = PolicyIteration(seed=0).learn_from(random_data).learn_from(more)
+    agent = PolicyIteration(seed=0).learn_offline(random_data).learn_offline(more)
     both = random_data + more
     assert agent.data.n_transitions == 600
     assert_array_equal(agent.data.states, both.states)
@@ -255,9 +255,9 @@ def test_batches_add_up(random_data):
 
 
 @pytest.mark.parametrize("reselect", [False, True])
-def test_a_batch_then_online(random_data, reselect):
+def test_learn_continues_from_learn_offline(random_data, reselect):
     some = collect(GRIDWORLD, n_transitions=150, gamma=0.99, seed=5)
-    agent = PolicyIteration(GRIDWORLD, seed=0, reselect=reselect).learn_from(some)
+    agent = PolicyIteration(GRIDWORLD, seed=0, reselect_kernel=reselect).learn_offline(some)
     selected = agent.relevances_
     agent.learn(200)
     assert agent.num_timesteps == 200 and agent.data.n_transitions == 350
@@ -266,18 +266,18 @@ def test_a_batch_then_online(random_data, reselect):
     assert [i.selected for i in agent.history[1:]].count(True) == (1 if reselect else 0)
 
 
-def test_without_reselection_the_first_relevances_stay():
-    agent = PolicyIteration(GRIDWORLD, seed=0, reselect=False).learn(500)
+def test_learn_keeps_the_first_relevances_without_reselection():
+    agent = PolicyIteration(GRIDWORLD, seed=0, reselect_kernel=False).learn(500)
     assert [i.selected for i in agent.history].count(True) == 1
 
 
-def test_candidates_in_a_continuous_space_learn():
+def test_learn_chooses_among_candidates():
     agent = PolicyIteration(Pushed(), seed=0, candidates=[[-2.0], [2.0]]).learn(200)
     actions, _ = agent.predict(np.arange(6.0)[:, None])
     assert_array_equal(actions, np.full((6, 1), 2.0))
 
 
-def test_candidates_of_a_pendulum():
+def test_predict_returns_candidates():
     candidates = [[-2.0], [0.0], [2.0]]
     agent = PolicyIteration("Pendulum-v1", seed=0, candidates=candidates).learn(300)
     one, _ = agent.predict(np.array([1.0, 0.0, 0.0], dtype=np.float32))
@@ -289,16 +289,16 @@ def test_candidates_of_a_pendulum():
     assert agent.data.lengths.tolist() == [201, 101] and not agent.data.terminated.any()
 
 
-def test_continuous_actions_of_a_batch_count_as_the_nearest_candidate():
+def test_learn_offline_takes_continuous_actions_as_the_nearest_candidate():
     data = collect(Pushed(), n_transitions=200, gamma=0.9, seed=0)
-    agent = PolicyIteration(seed=0, candidates=[[-1.0], [1.0]]).learn_from(data)
+    agent = PolicyIteration(seed=0, candidates=[[-1.0], [1.0]]).learn_offline(data)
     left = data.discounts > 0
     assert agent.data.actions is not None and data.actions is not None
     assert_array_equal(agent.data.actions[left], np.where(data.actions[left] > 0, 1.0, -1.0))
     assert_array_equal(agent.predict(np.arange(6.0)[:, None])[0], np.ones((6, 1)))
 
 
-def test_actions_that_do_not_count_from_0():
+def test_learn_with_actions_that_do_not_start_at_0():
     agent = PolicyIteration(Corridor(start=3), seed=0).learn(150)
     actions, _ = agent.predict(np.arange(6.0)[:, None])
     assert_array_equal(actions, np.full(6, 4))
@@ -306,20 +306,20 @@ def test_actions_that_do_not_count_from_0():
     assert data.actions is not None and set(data.actions[data.discounts > 0].tolist()) == {3, 4}
 
 
-def test_a_batch_of_actions_that_do_not_count_from_0():
+def test_learn_offline_with_actions_that_do_not_start_at_0():
     data = collect(Corridor(start=3), n_transitions=100, gamma=0.99, seed=0)
-    agent = PolicyIteration(Corridor(start=3), seed=0).learn_from(data)
+    agent = PolicyIteration(Corridor(start=3), seed=0).learn_offline(data)
     assert_array_equal(agent.predict(np.arange(6.0)[:, None])[0], np.full(6, 4))
 
 
-def test_observations_that_are_numbers_of_cells():
+def test_predict_with_discrete_observations():
     agent = PolicyIteration(Numbered(), seed=0).learn(200)
     assert agent.predict(2)[0] == 1 and agent.predict(2)[0].shape == ()
     assert_array_equal(agent.predict(np.arange(6))[0], np.ones(6))
     assert agent.data.states.shape[1] == 7
 
 
-def test_observations_in_dictionaries():
+def test_predict_with_dict_observations():
     agent = PolicyIteration(Named(), seed=0).learn(200)
     where = np.array([2.0, 1.0], dtype=np.float32)
     assert agent.predict({"cell": 2, "where": where})[0] == 1
@@ -327,7 +327,7 @@ def test_observations_in_dictionaries():
     assert_array_equal(agent.predict(many)[0], np.ones(3))
 
 
-def test_dictionaries_in_another_order():
+def test_predict_with_dict_observations_in_another_order():
     agent = PolicyIteration(Named(), seed=0).learn(60)
     where = np.array([2.0, 1.0], dtype=np.float32)
     one, _ = agent.predict({"where": where, "cell": 2})
@@ -345,19 +345,19 @@ def everything(agent: PolicyIteration) -> tuple[Any, ...]:
     return as_text(agent.history), agent.episodes, agent.data.states.tolist(), agent.q_values(CELLS).tolist()
 
 
-def test_the_same_seed_gives_the_same_agent(learnt):
+def test_learn_is_reproducible_by_its_seed(learnt):
     again = PolicyIteration(GRIDWORLD, seed=0).learn(400)
     assert everything(again) == everything(learnt)
     assert_array_equal(again.predict(CELLS)[0], learnt.predict(CELLS)[0])
 
 
-def test_other_seeds_give_other_agents(learnt):
+def test_learn_differs_with_another_seed(learnt):
     other = PolicyIteration(GRIDWORLD, seed=1).learn(400)
     assert other.data.states[0].tolist() != learnt.data.states[0].tolist()
     assert all(a != b for a, b in zip(everything(other), everything(learnt), strict=True))
 
 
-def test_the_seed_is_also_that_of_the_choices():
+def test_seed_determines_random_actions():
     """In an environment that always starts alike, too."""
     one, other = (PolicyIteration(Clock(), seed=seed).learn(20).data.actions for seed in (0, 1))
     assert one is not None and other is not None and one.tolist() != other.tolist()
@@ -385,7 +385,7 @@ SOURCES: dict[str, Any] = {
 
 
 @pytest.mark.parametrize("kind", SOURCES)
-def test_every_transition_is_recorded_with_its_true_end(kind):
+def test_data_hold_every_transition_with_its_true_end(kind):
     n_envs, make = SOURCES[kind]
     agent = PolicyIteration(make(), seed=0, gamma=0.9).learn(90)
     assert 90 <= agent.num_timesteps < 90 + n_envs
@@ -403,7 +403,7 @@ def test_every_transition_is_recorded_with_its_true_end(kind):
 
 
 @pytest.mark.parametrize("kind", SOURCES)
-def test_learning_again_makes_up_no_transition(kind, tmp_path):
+def test_data_join_no_episodes_of_different_calls_of_learn(kind, tmp_path):
     """Episodes that the end of `learn` cuts short are not joined to the next ones, nor after loading."""
     n_envs, make = SOURCES[kind]
     env = make()
@@ -413,7 +413,7 @@ def test_learning_again_makes_up_no_transition(kind, tmp_path):
     assert_clockwork(agent.data, n_envs, n_cuts=3)
 
 
-def test_environments_that_use_their_buffers_again():
+def test_data_with_environments_that_reuse_their_arrays():
     env = SyncVectorEnv(
         [partial(PreciseClock, i) for i in range(3)], autoreset_mode=AutoresetMode.SAME_STEP, copy=False
     )
@@ -421,7 +421,7 @@ def test_environments_that_use_their_buffers_again():
 
 
 @pytest.mark.parametrize("mode", AutoresetMode)
-def test_vector_environments_learn_the_optimal_policy(mode):
+def test_learn_in_vector_environments_finds_the_optimal_policy(mode):
     env = gym.make_vec(GRIDWORLD, num_envs=3, autoreset_mode=mode)
     agent = PolicyIteration(env, seed=0).learn(1500)
     assert_optimal(agent)
@@ -432,7 +432,7 @@ def test_vector_environments_learn_the_optimal_policy(mode):
     assert agent.get_env() is env
 
 
-def test_time_limits_are_no_ends_of_the_world():
+def test_learn_bootstraps_at_time_limits():
     """A corridor without a goal is worth −1/(1−γ), however short its episodes."""
     agent = PolicyIteration(Corridor(limit=5, goal=-1), seed=0, gamma=0.8).learn(200)
     assert not agent.data.terminated.any()
@@ -441,35 +441,35 @@ def test_time_limits_are_no_ends_of_the_world():
     assert agent.episodes == [(5 * (i + 1), -5.0) for i in range(40)]
 
 
-# -------------------------------------------------------------------------------------- what it tells
+# -------------------------------------------------------------------------------------- history and predictions
 
 
-def test_history_says_what_happened(learnt):
+def test_history_records_every_improvement(learnt):
     history = learnt.history
     assert [i.n_transitions for i in history] == [25, 50, 75, 175, 275, 375, 400]  # the first ones come sooner
     assert history[0].policy_change == 1.0
     for i in history:
         assert 0.0 <= i.policy_change <= 1.0
-        assert 1 <= i.n_sweeps <= MAX_SWEEPS and 1 <= i.subset_size <= learnt.subset_size
+        assert 1 <= i.n_iterations <= MAX_ITERATIONS and 1 <= i.n_inducing_points <= learnt.subset_size
         assert i.residual >= 0.0 and len(i.relevances) == 2
     first = [i.selected for i in history].index(True)
     assert all(np.isnan(i.log_evidence) for i in history[:first])
     assert all(np.isfinite([i.log_evidence, i.signal_variance, i.noise_variance]).all() for i in history[first:])
     assert np.isfinite([i.episode_return for i in history[3:]]).all()
     assert history[-1].episode_return == pytest.approx(np.mean([total for _, total in learnt.episodes[-10:]]), abs=1.5)
-    served = learnt.served_returns
-    assert_array_equal(history[-1].served_return, served.mean() if len(served) else np.nan)
+    served = learnt.incumbent_returns
+    assert_array_equal(history[-1].incumbent_return, served.mean() if len(served) else np.nan)
     assert sum(total for _, total in learnt.episodes) >= -400
     assert all(a[0] < b[0] for a, b in zip(learnt.episodes, learnt.episodes[1:], strict=False))
 
 
-def test_improvements_come_as_often_as_asked():
+def test_refit_every_sets_the_transitions_between_improvements():
     agent = PolicyIteration(Clock(), seed=0, refit_every=12, subset_size=5).learn(31)
     assert [i.n_transitions for i in agent.history] == [3, 6, 9, 21, 31]
-    assert all(i.subset_size <= 5 for i in agent.history)
+    assert all(i.n_inducing_points <= 5 for i in agent.history)
 
 
-def test_history_is_drawn(learnt):
+def test_plot_history_draws_four_panels(learnt):
     figure = learnt.plot_history()
     assert isinstance(figure, Figure)
     assert len(figure.axes) == 4
@@ -479,28 +479,38 @@ def test_history_is_drawn(learnt):
     one_line(error)
 
 
-def test_the_value_model_is_a_fitted_gptdq(walker):
-    model = walker.value_model(n_restarts=0)
-    assert type(model) is GPTDQ and model.noise == "deterministic"
-    mean, std = model.q_values(CELLS, return_std=True)
+def test_estimator_is_a_gptdq_fitted_to_all_data(walker):
+    q = walker.estimator
+    assert type(q) is GPTDQ and q.greedy_ is not None and q.greedy_.posterior is q.posterior_
+    assert q.data_.n_transitions == walker.data.n_transitions == 500
+    mean, std = q.q_values(CELLS, return_std=True)
+    assert_allclose(mean, walker.q_values(CELLS), rtol=1e-12)
+    assert mean.shape == (110, 2) and (std > 0).all()
+    assert_array_equal(q.greedy_actions(CELLS), walker.predict(CELLS)[0])
+
+
+def test_data_and_policy_of_an_agent_fit_a_gptdq(walker):
+    """Intervals of the policy's values: off-policy evaluation on the agent's data."""
+    q = GPTDQ(noise="deterministic", n_restarts=0).fit(walker.data, policy=walker)
+    mean, std = q.q_values(CELLS, return_std=True)
     assert mean.shape == (110, 2) and (std > 0).all()
     assert np.corrcoef(mean.max(axis=1), Gridworld().value(CELLS))[0, 1] > 0.8
-    assert walker.value_model(n_restarts=0, noise="stochastic").noise == "stochastic"
 
 
-def test_the_value_model_of_actions_that_do_not_count_from_0():
-    agent = PolicyIteration(Corridor(start=3), seed=0).learn(60)
-    assert isinstance(agent.value_model(n_restarts=0), GPTDQ)
+def test_evaluate_runs_new_episodes_of_the_incumbent(walker):
+    returns = walker.evaluate(15, seed=3)
+    assert returns.shape == (15,) and (returns >= -5.0).all() and (returns <= -1.0).all()
+    assert_array_equal(returns, walker.evaluate(15, seed=3))
 
 
-def test_observations_come_alone_or_in_batches(walker):
+def test_predict_takes_one_observation_or_many(walker):
     one, state = walker.predict([2.0, 5.0])
     assert one.shape == () and one == 1 and state is None
     many, state = walker.predict([[2.0, 5.0], [9.0, 5.0]], state="kept", deterministic=False)
     assert many.tolist() == [1, 0] and state == "kept"
 
 
-def test_a_batch_of_no_observations(learnt):
+def test_predict_takes_no_observations(learnt):
     assert learnt.predict(np.zeros((0, 2)))[0].shape == (0,)
 
 
@@ -515,8 +525,8 @@ def test_a_batch_of_no_observations(learnt):
     ],
 )
 @pytest.mark.parametrize("with_env", [True, False])
-def test_observations_are_checked(learnt, random_data, observation, message, with_env):
-    agent = learnt if with_env else PolicyIteration(seed=0, subset_size=20).learn_from(random_data)
+def test_predict_checks_observations(learnt, random_data, observation, message, with_env):
+    agent = learnt if with_env else PolicyIteration(seed=0, subset_size=20).learn_offline(random_data)
     for ask in (agent.predict, agent.q_values):
         with pytest.raises(ValueError, match=message) as error:
             ask(observation)
@@ -532,7 +542,7 @@ def monitored() -> Any:
     return Monitor(gym.make(GRIDWORLD))
 
 
-def test_evaluate_policy(sb3, walker):
+def test_predict_works_with_evaluate_policy(sb3, walker):
     from stable_baselines3.common.evaluation import evaluate_policy
 
     returns, lengths = evaluate_policy(walker, monitored(), n_eval_episodes=15, return_episode_rewards=True)
@@ -542,7 +552,7 @@ def test_evaluate_policy(sb3, walker):
     assert isinstance(mean, float) and -5.0 <= mean <= -1.0
 
 
-def test_eval_callback_saves_the_best(sb3, tmp_path):
+def test_learn_with_eval_callback_saves_the_best(sb3, tmp_path):
     from stable_baselines3.common.callbacks import EvalCallback
 
     told = EvalCallback(
@@ -556,14 +566,14 @@ def test_eval_callback_saves_the_best(sb3, tmp_path):
     assert PolicyIteration.load(best).num_timesteps in told.evaluations_timesteps
 
 
-def test_evaluation_does_not_change_what_is_learnt(sb3, learnt):
+def test_learn_with_eval_callback_learns_the_same(sb3, learnt):
     from stable_baselines3.common.callbacks import EvalCallback
 
     told = EvalCallback(monitored(), eval_freq=150, n_eval_episodes=2, verbose=0)
     assert everything(PolicyIteration(GRIDWORLD, seed=0).learn(400, callback=told)) == everything(learnt)
 
 
-def test_checkpoints(sb3, tmp_path, learnt):
+def test_learn_with_checkpoint_callback(sb3, tmp_path, learnt):
     from stable_baselines3.common.callbacks import CheckpointCallback
 
     agent = PolicyIteration(GRIDWORLD, seed=0).learn(400, callback=CheckpointCallback(200, str(tmp_path)))
@@ -573,7 +583,7 @@ def test_checkpoints(sb3, tmp_path, learnt):
     assert everything(agent) == everything(learnt)
 
 
-def test_a_function_may_stop_learning(sb3):
+def test_learn_stops_when_a_function_says_so(sb3):
     seen = []
 
     def enough(locals_, globals_):
@@ -585,7 +595,7 @@ def test_a_function_may_stop_learning(sb3):
     assert seen == [(i + 1, [-1.0], (1,)) for i in range(70)]
 
 
-def test_callbacks_in_a_list_are_told_everything(sb3):
+def test_learn_calls_every_callback_of_a_list(sb3):
     from stable_baselines3.common.callbacks import BaseCallback
 
     class Diary(BaseCallback):
@@ -618,7 +628,7 @@ def test_callbacks_in_a_list_are_told_everything(sb3):
     assert diaries[0].n_calls == 60
 
 
-def test_the_log_is_printed_if_asked_for(sb3, capsys):
+def test_verbose_prints_the_log(sb3, capsys):
     PolicyIteration(GRIDWORLD, seed=0, verbose=1).learn(60)
     printed = capsys.readouterr().out
     assert "relevance/" in printed and "ep_rew_mean" in printed
@@ -629,18 +639,18 @@ def test_the_log_is_printed_if_asked_for(sb3, capsys):
     assert capsys.readouterr().out == ""
 
 
-def test_a_bar_shows_progress(capsys):
+def test_progress_bar_is_shown(capsys):
     PolicyIteration(GRIDWORLD, seed=0).learn(60, progress_bar=True)
     assert "learning" in capsys.readouterr().out
 
 
-def test_tensorboard_gets_a_log(sb3, tmp_path):
+def test_tensorboard_log_is_written(sb3, tmp_path):
     pytest.importorskip("tensorboard")
     PolicyIteration(GRIDWORLD, seed=0, tensorboard_log=str(tmp_path)).learn(60, tb_log_name="mine")
     assert list(tmp_path.glob("mine_1/events.out.tfevents.*"))
 
 
-def test_the_environment_as_stable_baselines3_sees_it(sb3):
+def test_get_env_is_a_vec_env(sb3):
     from stable_baselines3.common.vec_env import DummyVecEnv, VecNormalize
 
     agent = PolicyIteration(GRIDWORLD, seed=0)
@@ -653,12 +663,12 @@ def test_the_environment_as_stable_baselines3_sees_it(sb3):
     assert PolicyIteration().get_env() is None
 
 
-def test_a_model_carries_its_environment_to_collect(walker):
+def test_collect_takes_an_agent_with_its_environment(walker):
     data = collect(walker, n_episodes=10, gamma=0.99, seed=3)
     assert data.terminated.all() and data.lengths.max() <= 6
 
 
-def test_a_logger_of_ones_own_is_kept(sb3):
+def test_set_logger_is_kept(sb3):
     from stable_baselines3.common.logger import Logger
 
     agent, mine = PolicyIteration(GRIDWORLD, seed=0), Logger(None, [])
@@ -667,7 +677,7 @@ def test_a_logger_of_ones_own_is_kept(sb3):
     assert agent.logger is mine
 
 
-def test_a_checkpoint_before_anything_was_learnt_does_not_end_learning(sb3, tmp_path):
+def test_save_before_the_first_improvement(sb3, tmp_path):
     from stable_baselines3.common.callbacks import CheckpointCallback
 
     agent = PolicyIteration(GRIDWORLD, seed=0).learn(60, callback=CheckpointCallback(10, str(tmp_path)))
@@ -677,35 +687,37 @@ def test_a_checkpoint_before_anything_was_learnt_does_not_end_learning(sb3, tmp_
 # -------------------------------------------------------------------------------------- files
 
 
-def test_a_saved_agent_acts_the_same(learnt, tmp_path):
+def test_load_restores_everything(learnt, tmp_path):
     path = learnt.save(tmp_path / "agent")
     assert path == tmp_path / "agent" and [p.name for p in tmp_path.iterdir()] == ["agent"]
     again = PolicyIteration.load(path)
     assert_array_equal(again.predict(CELLS)[0], learnt.predict(CELLS)[0])
     assert_array_equal(again.q_values(CELLS), learnt.q_values(CELLS))
     assert_array_equal(again.relevances_, learnt.relevances_)
-    assert_array_equal(again.served_returns, learnt.served_returns)
+    assert_array_equal(again.incumbent_returns, learnt.incumbent_returns)
     assert_same(again.data, learnt.data)
     assert as_text(again.history) == as_text(learnt.history)
     assert again.episodes == learnt.episodes
-    for name in ("gamma", "seed", "num_timesteps", "critic", "subset_size", "refit_every", "reselect"):
+    names = "gamma seed num_timesteps noise_share action_correlation subset_size refit_every reselect_kernel"
+    for name in names.split():
         assert getattr(again, name) == getattr(learnt, name), name
     again.save(tmp_path / "copy")
     assert everything(PolicyIteration.load(tmp_path / "copy")) == everything(learnt)
 
 
-def test_every_parameter_is_saved(tmp_path):
+def test_load_restores_every_parameter(tmp_path):
     options: dict[str, Any] = dict(
-        gamma=0.7, seed=3, action_correlation=0.1, noise_share=0.02, subset_size=9, refit_every=7, reselect=False
+        gamma=0.7, seed=3, action_correlation=0.1, noise_share=0.02, subset_size=9, refit_every=7, reselect_kernel=False
     )
     PolicyIteration(Clock(), **options).learn(20).save(tmp_path / "agent")
     again = PolicyIteration.load(tmp_path / "agent")
-    for name in ("gamma", "seed", "subset_size", "refit_every", "reselect"):
-        assert getattr(again, name) == options[name], name
-    assert again.critic.action_correlation == 0.1 and again.critic.noise_share == 0.02
+    for name, value in options.items():
+        assert getattr(again, name) == value, name
+    params = again.estimator.get_params()
+    assert params["action_correlation"] == 0.1 and params["noise_share"] == 0.02 and params["subset_size"] == 9
 
 
-def test_a_loaded_agent_goes_on_learning(learnt, tmp_path):
+def test_load_then_learn(learnt, tmp_path):
     path = learnt.save(tmp_path / "agent")
     agent = PolicyIteration.load(path, env=GRIDWORLD).learn(150, reset_num_timesteps=False)
     assert agent.num_timesteps == 550 == agent.data.n_transitions
@@ -721,7 +733,7 @@ def test_a_loaded_agent_goes_on_learning(learnt, tmp_path):
     "reset_num_timesteps",
     [True, False],
 )
-def test_loaded_agents_go_on_alike(learnt, tmp_path, reset_num_timesteps):
+def test_load_then_learn_is_reproducible(learnt, tmp_path, reset_num_timesteps):
     path = learnt.save(tmp_path / "agent")
     one, other = (
         PolicyIteration.load(path, env=GRIDWORLD).learn(60, reset_num_timesteps=reset_num_timesteps) for _ in range(2)
@@ -729,38 +741,49 @@ def test_loaded_agents_go_on_alike(learnt, tmp_path, reset_num_timesteps):
     assert everything(one) == everything(other)
 
 
-def test_a_champion_is_saved_with_its_record(tmp_path):
+def test_load_restores_the_incumbent_with_its_episodes(tmp_path):
     agent = PolicyIteration(GRIDWORLD, seed=0).learn(60)
-    assert agent._newest is not None
-    champion, start = Trial(PolicyIteration(GRIDWORLD, seed=1).learn(40).q), np.array([1.0, 1.0])
+    incumbent, start = PolicyRecord(PolicyIteration(GRIDWORLD, seed=1).learn(40).q), np.array([1.0, 1.0])
+    newest = agent.pool.newest_q
+    assert newest is not None
     for _ in range(3):
-        agent.trials.record(Trial(agent._newest.draw), Episode(-5.0, start, False), agent._value)
+        agent.pool.add_episode(PolicyRecord(newest.sample), Episode(-5.0, start, False))
     for total in (50.0, 51.0, 52.0):
-        agent.trials.record(champion, Episode(total, start, False), agent._value)
+        agent.pool.add_episode(incumbent, Episode(total, start, False))
     for _ in range(5):
-        agent.trials.record(Trial(agent._newest.draw), Episode(-5.0, start, False), agent._value)
-    assert agent.trials.champion is champion and agent.q is champion.q
-    agent.trials.record(champion, Episode(60.0, start, True), agent._value)
-    assert agent.served_returns[-1] == 60.0
+        agent.pool.add_episode(PolicyRecord(newest.sample), Episode(-5.0, start, False))
+    assert agent.pool.incumbent is incumbent and agent.q is incumbent.q
+    agent.pool.add_episode(incumbent, Episode(60.0, start, True))
+    assert agent.incumbent_returns[-1] == 60.0
     again = PolicyIteration.load(agent.save(tmp_path / "agent"), env=GRIDWORLD)
-    assert not np.allclose(agent.q_values(CELLS), agent._newest.q.values(CELLS))
+    assert not np.allclose(agent.q_values(CELLS), newest.mean(CELLS))
     assert_array_equal(again.q_values(CELLS), agent.q_values(CELLS))
-    assert_array_equal(again.served_returns, agent.served_returns)
-    assert again._newest is not None
-    assert_array_equal(again._newest.q.values(CELLS), agent._newest.q.values(CELLS))
+    assert_array_equal(again.incumbent_returns, agent.incumbent_returns)
+    assert again.pool.newest_q is not None
+    assert_array_equal(again.pool.newest_q.mean(CELLS), newest.mean(CELLS))
+    assert_array_equal(again.pool.newest_q.sample(CELLS), newest.sample(CELLS))
+    assert again.pool.newest_q.tolerance == newest.tolerance
     again.learn(50)
 
 
-def test_what_the_newest_policy_earned_since_it_serves_again_is_saved(tmp_path):
+def test_load_restores_the_estimator(learnt, tmp_path):
+    again = PolicyIteration.load(learnt.save(tmp_path / "agent"))
+    for a, b in zip(
+        again.estimator.q_values(CELLS, return_std=True), learnt.estimator.q_values(CELLS, return_std=True), strict=True
+    ):
+        assert_allclose(a, b, rtol=1e-6)
+
+
+def test_load_restores_the_returns_of_the_newest_policy(tmp_path):
     agent = PolicyIteration(GRIDWORLD, seed=0).learn(60)
-    agent.trials.champion = agent.trials.newest
-    agent.trials.newest.episodes = [Episode(total, np.array([1.0, 1.0]), False) for total in (-9.0, -8.0, -7.0)]
-    agent.trials.newest.n_before = 2
-    assert agent.served_returns.tolist() == [-7.0]
-    assert PolicyIteration.load(agent.save(tmp_path / "agent")).served_returns.tolist() == [-7.0]
+    agent.pool.incumbent = agent.pool.newest
+    agent.pool.newest.episodes = [Episode(total, np.array([1.0, 1.0]), False) for total in (-9.0, -8.0, -7.0)]
+    agent.pool.newest.n_before = 2
+    assert agent.incumbent_returns.tolist() == [-7.0]
+    assert PolicyIteration.load(agent.save(tmp_path / "agent")).incumbent_returns.tolist() == [-7.0]
 
 
-def test_candidates_are_saved(tmp_path):
+def test_load_restores_candidates(tmp_path):
     agent = PolicyIteration(Pushed((2,)), seed=0, candidates=[[-1.0, 0.0], [0.0, 0.5], [2.0, 2.0]]).learn(60)
     again = PolicyIteration.load(agent.save(tmp_path / "agent"))
     states = np.arange(6.0)[:, None]
@@ -771,13 +794,13 @@ def test_candidates_are_saved(tmp_path):
     assert again.data.n_transitions == 90
 
 
-def test_an_agent_of_numbered_cells_is_loaded_with_its_environment(tmp_path):
+def test_load_with_an_environment_of_discrete_observations(tmp_path):
     agent = PolicyIteration(Numbered(), seed=0).learn(100)
     again = PolicyIteration.load(agent.save(tmp_path / "agent"), env=Numbered())
     assert_array_equal(again.predict(np.arange(6))[0], agent.predict(np.arange(6))[0])
 
 
-def test_an_agent_of_numbered_cells_is_loaded_without_environment(tmp_path):
+def test_load_without_environment_takes_flattened_observations(tmp_path):
     agent = PolicyIteration(Numbered(), seed=0).learn(60)
     again = PolicyIteration.load(agent.save(tmp_path / "agent"))  # takes rows of numbers: one for each cell
     assert_array_equal(again.predict(np.eye(7)[:6])[0], agent.predict(np.arange(6))[0])
@@ -805,7 +828,7 @@ def _lacking(path: Any) -> None:
     PolicyIteration(Clock(), seed=0).learn(10).save(path)
     with np.load(path) as file:
         arrays = dict(file)
-    del arrays["seen_states"]
+    del arrays["buffer_states"]
     with path.open("wb") as out:
         np.savez(out, **arrays)
 
@@ -837,7 +860,7 @@ FILES: dict[str, Any] = {
 
 
 @pytest.mark.parametrize("name", FILES)
-def test_a_file_that_holds_no_agent(name, tmp_path):
+def test_load_refuses_other_files(name, tmp_path):
     path = tmp_path / "agent.npz"
     FILES[name](path)
     with pytest.raises(ValueError, match=r"agent\.npz does not hold an agent as PolicyIteration\.save") as error:
@@ -845,13 +868,13 @@ def test_a_file_that_holds_no_agent(name, tmp_path):
     one_line(error)
 
 
-def test_a_file_that_is_not_there(tmp_path):
+def test_load_refuses_a_missing_file(tmp_path):
     with pytest.raises(FileNotFoundError, match=r"there is no file .*nowhere") as error:
         PolicyIteration.load(tmp_path / "nowhere")
     one_line(error)
 
 
-def test_files_run_no_code(tmp_path):
+def test_load_runs_no_code(tmp_path):
     """Nothing in them is unpickled."""
     path = tmp_path / "agent"
     with path.open("wb") as out:
@@ -925,19 +948,19 @@ BAD_ARGUMENTS: dict[str, tuple[Any, type[Exception], str]] = {
     "relevances": (lambda: PolicyIteration(Clock()).relevances_, ValueError, "not learnt anything yet: call learn"),
     "data": (lambda: PolicyIteration(Clock()).data, ValueError, "not seen anything yet: call learn first"),
     "save": (lambda: PolicyIteration(Clock()).save("nowhere"), ValueError, "not learnt anything yet: call learn"),
-    "value_model": (lambda: PolicyIteration(Clock()).value_model(), ValueError, "not seen anything yet: call learn"),
+    "evaluate": (lambda: PolicyIteration().evaluate(), ValueError, "there is no environment to evaluate in"),
     "no actions": (
-        lambda: PolicyIteration().learn_from(sample(MIXES["mixed"])),
+        lambda: PolicyIteration().learn_offline(sample(MIXES["mixed"])),
         ValueError,
         "the data have no actions",
     ),
     "floats": (
-        lambda: PolicyIteration().learn_from(collect(Pushed(), n_transitions=5, gamma=0.9, seed=0)),
+        lambda: PolicyIteration().learn_offline(collect(Pushed(), n_transitions=5, gamma=0.9, seed=0)),
         ValueError,
         "the actions of the data are continuous: give candidates",
     ),
     "unknown action": (
-        lambda: PolicyIteration(Corridor()).learn_from(collect(Clock(1), n_transitions=20, gamma=0.9, seed=0)),
+        lambda: PolicyIteration(Corridor()).learn_offline(collect(Clock(1), n_transitions=20, gamma=0.9, seed=0)),
         ValueError,
         "unknown action 2: there are 2, from 0",
     ),
@@ -950,33 +973,33 @@ BAD_ARGUMENTS: dict[str, tuple[Any, type[Exception], str]] = {
 
 
 @pytest.mark.parametrize("name", BAD_ARGUMENTS)
-def test_bad_arguments_are_refused_in_one_line(name):
+def test_bad_arguments_raise_one_line(name):
     do, kind, message = BAD_ARGUMENTS[name]
     with pytest.raises(kind, match=message) as error:
         do()
     one_line(error)
 
 
-def test_learn_from_wants_trajectories():
+def test_learn_offline_refuses_arrays():
     with pytest.raises(TypeError, match="Trajectories"):
-        PolicyIteration().learn_from(np.ones((5, 2)))  # type: ignore[arg-type]
+        PolicyIteration().learn_offline(np.ones((5, 2)))  # type: ignore[arg-type]
 
 
-def test_data_of_another_width_do_no_harm(random_data):
-    agent = PolicyIteration(seed=0, subset_size=20).learn_from(random_data)
+def test_learn_offline_refuses_data_of_another_width(random_data):
+    agent = PolicyIteration(seed=0, subset_size=20).learn_offline(random_data)
     wide = collect(gym.make(GRIDWORLD, n_irrelevant=3), n_transitions=20, gamma=0.99, seed=0)
     with pytest.raises(ValueError, match=r"\b2\b.*\b4\b"):
-        agent.learn_from(wide)
+        agent.learn_offline(wide)
     assert agent.data.n_transitions == 500
 
 
-def test_an_environment_of_another_width_is_refused():
+def test_set_env_refuses_observations_of_another_width():
     agent = PolicyIteration(GRIDWORLD, seed=0).learn(30)
     with pytest.raises(ValueError, match="observations"):
         agent.set_env(gym.make(GRIDWORLD, n_irrelevant=3))
 
 
-def test_an_environment_that_never_ends():
+def test_learn_warns_if_no_episode_ends():
     agent = PolicyIteration(Corridor(limit=None, goal=-1), seed=0)
     message = "no episode ended within 60 steps.*Give the environment a time limit"
     with pytest.warns(UserWarning, match=message) as caught:
@@ -986,7 +1009,7 @@ def test_an_environment_that_never_ends():
     assert warning.filename == __file__
     assert agent.predict([2.0])[0] in (0, 1)
     assert agent.data.lengths.tolist() == [61] and not agent.data.terminated.any()
-    assert agent.episodes == [] and len(agent.served_returns) == 0
+    assert agent.episodes == [] and len(agent.incumbent_returns) == 0
     assert isinstance(agent.plot_history(), Figure)
 
 
@@ -1000,7 +1023,7 @@ FAULTS = {
 
 @pytest.mark.parametrize("n_before", [3, 119, 200])
 @pytest.mark.parametrize("fault", FAULTS)
-def test_what_was_learnt_before_a_fault_is_kept_and_saved(fault, n_before, tmp_path):
+def test_learn_keeps_transitions_before_a_fault(fault, n_before, tmp_path):
     agent = PolicyIteration(Corridor(**{fault: n_before + 1}), seed=0)
     with pytest.raises(LearningError, match=FAULTS[fault]) as error:
         agent.learn(400)
@@ -1018,7 +1041,7 @@ def test_what_was_learnt_before_a_fault_is_kept_and_saved(fault, n_before, tmp_p
 
 
 @pytest.mark.parametrize("fault", FAULTS)
-def test_a_fault_in_the_first_step_leaves_nothing(fault):
+def test_learn_keeps_nothing_of_a_fault_in_the_first_step(fault):
     agent = PolicyIteration(Corridor(**{fault: 1}), seed=0)
     with pytest.raises(LearningError, match=FAULTS[fault]) as error:
         agent.learn(50)
@@ -1031,7 +1054,7 @@ def test_a_fault_in_the_first_step_leaves_nothing(fault):
 
 
 @pytest.mark.parametrize("mode", AutoresetMode)
-def test_a_fault_in_one_of_several_environments(mode):
+def test_learn_reports_a_fault_in_one_of_several_environments(mode):
     env = SyncVectorEnv([Corridor, partial(Corridor, nan=41), Corridor], autoreset_mode=mode)
     agent = PolicyIteration(env, seed=0)
     with pytest.raises(LearningError, match="returned reward nan: not finite"):
@@ -1042,7 +1065,7 @@ def test_a_fault_in_one_of_several_environments(mode):
 
 
 @pytest.mark.parametrize("number", [1, 2, 15])
-def test_a_first_observation_that_is_not_finite(number):
+def test_learn_refuses_a_first_observation_that_is_not_finite(number):
     agent = PolicyIteration(Corridor(reset=number), seed=0)
     with pytest.raises(LearningError, match="observation nan") as error:
         agent.learn(400)
@@ -1050,7 +1073,7 @@ def test_a_first_observation_that_is_not_finite(number):
     assert number == 1 or np.isfinite(agent.data.states).all()
 
 
-def test_an_error_of_several_lines_is_told_in_one():
+def test_learn_reports_an_error_of_several_lines_in_one():
     class Verbose(Corridor):
         def step(self, action):
             raise RuntimeError("the motor\nis hot")
@@ -1060,7 +1083,7 @@ def test_an_error_of_several_lines_is_told_in_one():
     one_line(error)
 
 
-def test_an_interruption_keeps_what_was_learnt():
+def test_learn_keeps_transitions_before_an_interruption():
     class Interrupted(Corridor):
         def step(self, action):
             if self.n_steps == 130:
@@ -1074,12 +1097,12 @@ def test_an_interruption_keeps_what_was_learnt():
     assert agent.predict([3.0])[0] == 1
 
 
-def test_without_a_seed_agents_differ():
+def test_seed_none_draws_a_seed():
     one, other = (PolicyIteration(GRIDWORLD, seed=None) for _ in range(2))
     assert one.seed != other.seed
 
 
-def test_a_reset_that_fails():
+def test_learn_reports_a_reset_that_fails():
     class Locked(Corridor):
         def reset(self, *, seed=None, options=None):
             raise RuntimeError("no key")
@@ -1089,7 +1112,7 @@ def test_a_reset_that_fails():
     one_line(error)
 
 
-def test_whole_numbered_boxes_are_boxes():
+def test_candidates_of_an_integer_box():
     class Whole(Corridor):
         action_space: Any = spaces.Box(0, 5, (1,), np.int64)
 
@@ -1102,4 +1125,4 @@ def test_whole_numbered_boxes_are_boxes():
 
     agent = PolicyIteration(Whole(), seed=0, candidates=[[1], [4]]).learn(150)
     assert_array_equal(agent.predict(np.arange(6.0)[:, None])[0], np.full((6, 1), 4))
-    assert agent.value_model(n_restarts=0).greedy_actions([[2.0]]) == 4
+    assert agent.estimator.greedy_actions([[2.0]]) == 1

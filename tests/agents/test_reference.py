@@ -56,7 +56,7 @@ def batched(policy):
 @pytest.mark.parametrize(
     "task", [LatentGridworld(), LatentGridworld(size=5, n_irrelevant=20, step_reward=-2.0)], ids=repr
 )
-def test_closed_form_is_the_return_of_the_policy(task, gamma):
+def test_towards_middle_value_is_the_return_of_the_policy(task, gamma):
     agent = TowardsMiddle(task)
     states = task.sample_states(200, np.random.default_rng(0))
     assert set(np.unique(states[:, 0])) == set(range(1, task.size + 1)) - {task.middle}
@@ -65,11 +65,11 @@ def test_closed_form_is_the_return_of_the_policy(task, gamma):
     assert_allclose(agent.value(task.observe(states), gamma), total, rtol=1e-12)
 
 
-def test_middle_column_is_worth_nothing():
+def test_towards_middle_value_is_zero_in_the_middle():
     assert TowardsMiddle().value([[6.0, 1.0]], gamma=0.9) == 0
 
 
-def test_gridworld_agent_predicts_for_one_or_many():
+def test_towards_middle_predict_takes_one_or_many():
     agent, memory = TowardsMiddle(), object()
     actions, state = agent.predict(np.array([[1.0, 1.0], [7.0, 1.0]], dtype=np.float32), memory)
     assert_array_equal(actions, [1, 0])
@@ -81,7 +81,7 @@ def test_gridworld_agent_predicts_for_one_or_many():
     assert env.step(agent.predict(np.array([5.0, 5.0]))[0])[2]
 
 
-def test_gridworld_agent_refuses_nonsense():
+def test_towards_middle_refuses_bad_input():
     with pytest.raises(ValueError, match=r"with 2 entries, got an array of shape \(3,\)"):
         TowardsMiddle().predict([1.0, 2.0, 3.0])
     with pytest.raises(ValueError, match=r"gamma: expected a number from 0 to 1, got 1\.1"):
@@ -115,7 +115,7 @@ def test_interpolation_meets_the_points_and_the_limits():
     assert_allclose(GridValue(grid, values, 0.9).at(grid.points), values, atol=1e-9)
 
 
-def test_terminal_states_are_worth_nothing(optimal):
+def test_grid_value_is_zero_at_terminal_states(optimal):
     assert_array_equal(optimal.value([[0.0, 0.0], [0.1, -0.5]]), 0)
     assert (optimal.value([[0.11, 0.0], [0.0, 0.6]]) < 0).all()
 
@@ -124,7 +124,7 @@ def test_terminal_states_are_worth_nothing(optimal):
 
 
 @pytest.mark.parametrize("gamma", [0.0, 0.5, 0.99])
-def test_solution_of_the_bellman_equation(gamma):
+def test_bellman_solve_solves_the_equation(gamma):
     rng = np.random.default_rng(0)
     transitions = rng.dirichlet(np.ones(30), size=30)
     transitions[:5] *= 0.5  # may end there
@@ -135,18 +135,18 @@ def test_solution_of_the_bellman_equation(gamma):
 
 
 @pytest.mark.parametrize("answer", [np.nan, 0.0, 1e30])
-def test_sweeps_stand_in_when_the_krylov_method_fails(monkeypatch, answer):
+def test_bellman_solve_falls_back_to_sweeps(monkeypatch, answer):
     def fails(operator, residual, **_):
         return np.full_like(residual, answer), -10
 
     monkeypatch.setattr(bellman, "bicgstab", fails)
-    test_solution_of_the_bellman_equation(0.99)
+    test_bellman_solve_solves_the_equation(0.99)
 
 
 # The optimal pendulum
 
 
-def test_values_are_the_returns_of_the_agent(optimal):
+def test_solve_pendulum_values_are_the_returns_of_the_policy(optimal):
     task = optimal.value.grid.task
     states = task.sample_states(300, np.random.default_rng(0))
     total, n_ended = returns(task, lambda o: optimal.predict(o)[0], states, 0.99, 120)
@@ -156,27 +156,27 @@ def test_values_are_the_returns_of_the_agent(optimal):
     assert np.mean(errors) < 0.5
 
 
-def test_values_are_optimal_in_the_bellman_sense(optimal):
+def test_solve_pendulum_values_satisfy_the_optimality_equation(optimal):
     grid = optimal.value.grid
     alive = ~grid.task.is_terminal(grid.points)
     q = optimal.q_values(grid.task.observe(grid.points))
     assert_allclose(q.max(axis=1)[alive], optimal.value.values[alive], atol=1e-3)  # float32 seen
 
 
-def test_values_are_symmetric(optimal):
+def test_solve_pendulum_values_are_symmetric(optimal):
     values = optimal.value.values.reshape(COARSE)
     mirrored = np.roll(values[::-1, ::-1], 1, axis=0)  # -pi stays, the others change sign
     assert_allclose(values, mirrored, atol=1e-5)
 
 
-def test_values_converge_with_the_grid():
+def test_solve_pendulum_values_converge_with_the_grid():
     states = PendulumSwingUp().sample_states(1000, np.random.default_rng(0))
     fine = solve_pendulum(shape=(240, 240), cache=False).value.at(states)
     errors = [np.abs(solve_pendulum(shape=(n, n), cache=False).value.at(states) - fine).mean() for n in (30, 60, 120)]
     assert errors[0] > 1.5 * errors[1] > 1.5**2 * errors[2]
 
 
-def test_pendulum_agent_predicts_for_one_or_many(optimal):
+def test_optimal_pendulum_predict_takes_one_or_many(optimal):
     observations = np.array([[0.3, 0.0], [-0.3, 0.0], [-3.1, 0.0]], dtype=np.float32)
     actions, state = optimal.predict(observations, state="memory", episode_start=None)
     assert_array_equal(actions[:2], [0, 4])  # back up, with all there is
@@ -192,7 +192,7 @@ def test_pendulum_agent_predicts_for_one_or_many(optimal):
     assert terminated
 
 
-def test_cosines_and_sines_and_any_torque(optimal):
+def test_solve_pendulum_with_trigonometric_observations_and_continuous_torques(optimal):
     env = gym.make_vec("gptd_rl/PendulumSwingUpContinuous-v0", 4, observation="cos_sin")
     agent = solve_pendulum(env, shape=COARSE, n_torques=5, cache=False)
     assert_allclose(agent.value.values, optimal.value.values, atol=1e-9)
@@ -208,12 +208,12 @@ def test_cosines_and_sines_and_any_torque(optimal):
 # Values of any policy
 
 
-def test_value_of_the_optimal_policy_is_the_optimal_value(optimal):
+def test_policy_value_of_the_optimal_policy_is_optimal(optimal):
     value = policy_value(optimal, shape=COARSE)
     assert_allclose(value.values, optimal.value.values, atol=1e-2)
 
 
-def test_no_policy_is_better_than_the_optimal_one(optimal):
+def test_policy_value_never_exceeds_the_optimum(optimal):
     for policy in (None, lambda o: 2, lambda o: 4 * int(o[1] > 0)):
         value = policy_value(policy, shape=(50, 50))
         best = solve_pendulum(shape=(50, 50), cache=False).value
@@ -225,7 +225,7 @@ def pump(observations):
     return np.where(observations[..., 1] > 0, 4, 0)
 
 
-def test_all_ways_to_say_the_same_policy_agree():
+def test_policy_value_takes_every_form_of_a_policy():
     class Predicts:
         def predict(self, observation, deterministic):
             return pump(observation), None
@@ -259,7 +259,7 @@ def steer(observations):
     return np.clip(np.round(torques / 2.5), -2, 2).astype(int) + 2
 
 
-def test_value_of_a_policy_is_the_return_of_its_rollouts():
+def test_policy_value_is_the_return_of_rollouts():
     task = PendulumSwingUp()
     states = task.sample_states(300, np.random.default_rng(0))
     total, n_ended = returns(task, steer, states, 0.95, 400)
@@ -270,7 +270,7 @@ def test_value_of_a_policy_is_the_return_of_its_rollouts():
 
 
 @pytest.mark.parametrize("n_torques", [5, None])
-def test_random_actions_are_averaged_over(n_torques):
+def test_policy_value_averages_over_random_actions(n_torques):
     task, n = PendulumSwingUp(n_torques=n_torques), 1000
     states = np.array([[-np.pi, 0.0], [0.2, 0.0], [1.0, -3.0]])
     value = policy_value(None, task, gamma=0.9, shape=(200, 200))
@@ -281,7 +281,7 @@ def test_random_actions_are_averaged_over(n_torques):
     assert_allclose(value.at(states), total.reshape(3, n).mean(axis=1), atol=0.15)
 
 
-def test_stochastic_predict_is_sampled():
+def test_policy_value_samples_a_stochastic_policy():
     class Coin:
         rng = np.random.default_rng(0)
 
@@ -294,7 +294,7 @@ def test_stochastic_predict_is_sampled():
     assert np.abs(sampled.values - exact.values).mean() < 0.05
 
 
-def test_value_of_an_agent_of_stable_baselines3():
+def test_policy_value_of_a_stable_baselines3_model():
     import torch
     from stable_baselines3 import PPO
 
@@ -318,7 +318,7 @@ def test_value_of_an_agent_of_stable_baselines3():
         ("left", TypeError, "expected a policy"),
     ],
 )
-def test_policies_that_make_no_sense(policy, error, message):
+def test_policy_value_refuses_bad_policies(policy, error, message):
     with pytest.raises(error, match=message):
         policy_value(policy, shape=(3, 3))
 
@@ -334,14 +334,14 @@ def test_policies_that_make_no_sense(policy, error, message):
         ({"env": "gptd_rl/LatentGridworld-v0"}, TypeError, "env: expected a PendulumSwingUp"),
     ],
 )
-def test_settings_that_make_no_sense(keywords, error, message):
+def test_solvers_refuse_bad_settings(keywords, error, message):
     with pytest.raises(error, match=message):
         solve_pendulum(**keywords)
     with pytest.raises(error, match=message):
         policy_value(None, **keywords)
 
 
-def test_observations_that_make_no_sense(optimal):
+def test_grid_value_refuses_bad_observations(optimal):
     with pytest.raises(ValueError, match=r"expected observations of shape \(n, 2\), got \(1, 3\)"):
         optimal.predict([1.0, 0.0, 0.0])
     with pytest.raises(ValueError, match="expected finite observations"):
@@ -364,7 +364,7 @@ def solutions(monkeypatch):
     return computed
 
 
-def test_second_call_reads_what_the_first_one_wrote(own_cache):
+def test_cached_array_is_read_by_the_second_call(own_cache):
     first = solve_pendulum(shape=(20, 20))
     (file,) = own_cache.iterdir()
     assert file.suffix == ".npz"
@@ -373,7 +373,7 @@ def test_second_call_reads_what_the_first_one_wrote(own_cache):
     assert_array_equal(solve_pendulum(shape=(20, 20)).value.values, first.value.values)
 
 
-def test_only_the_same_settings_are_read(solutions):
+def test_cached_array_depends_on_all_settings(solutions):
     for _ in range(2):
         solve_pendulum(shape=(5, 5))
         solve_pendulum(shape=(5, 5), gamma=0.9)
@@ -388,7 +388,7 @@ def test_only_the_same_settings_are_read(solutions):
 
 
 @pytest.mark.parametrize("damage", ["empty", "cut", "other", "pickle"])
-def test_damaged_files_are_replaced(own_cache, solutions, damage):
+def test_cached_array_replaces_damaged_files(own_cache, solutions, damage):
     solve_pendulum(shape=(5, 5))
     (file,) = own_cache.iterdir()
     content = file.read_bytes()
@@ -406,7 +406,7 @@ def test_damaged_files_are_replaced(own_cache, solutions, damage):
     assert list(own_cache.iterdir()) == [file]
 
 
-def test_cache_that_cannot_be_written_is_a_warning(monkeypatch, tmp_path, solutions):
+def test_cached_array_warns_if_it_cannot_write(monkeypatch, tmp_path, solutions):
     (tmp_path / "file").write_text("not a folder")
     monkeypatch.setenv("GPTD_RL_CACHE", str(tmp_path / "file"))
     with pytest.warns(UserWarning, match="set GPTD_RL_CACHE to a folder") as caught:
@@ -415,7 +415,7 @@ def test_cache_that_cannot_be_written_is_a_warning(monkeypatch, tmp_path, soluti
     assert_array_equal(agent.value.values, -0.99)
 
 
-def test_failed_write_leaves_nothing_behind(monkeypatch, own_cache, solutions):
+def test_cached_array_leaves_nothing_after_a_failed_write(monkeypatch, own_cache, solutions):
     def fails(*_, **__):
         raise OSError("disk full")
 
@@ -435,7 +435,7 @@ def test_failed_write_leaves_nothing_behind(monkeypatch, own_cache, solutions):
         ("linux", {"GPTD_RL_CACHE": "mine", "XDG_CACHE_HOME": "xdg"}, "mine"),
     ],
 )
-def test_where_platforms_keep_caches(monkeypatch, platform, variables, expected):
+def test_cache_directory_of_each_platform(monkeypatch, platform, variables, expected):
     for name in ("GPTD_RL_CACHE", "XDG_CACHE_HOME", "LOCALAPPDATA"):
         monkeypatch.delenv(name, raising=False)
     for name, value in variables.items():

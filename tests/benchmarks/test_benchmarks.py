@@ -79,3 +79,37 @@ def test_subsets_shrink_from_kernel_to_kernel() -> None:
     )
     assert done.returncode == 0, done.stderr
     assert "tolerance" in done.stdout
+
+
+def test_selection_needs_no_strangers() -> None:
+    options = ["--seeds", "1", "--tasks", "gridworld", "--contestants", "auto"]
+    done = subprocess.run(
+        [sys.executable, "benchmarks/selection.py", *options], cwd=ROOT, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert "| task | auto |" in done.stdout
+
+
+def test_threads_measures_every_setting(tmp_path: Path) -> None:
+    figures = tmp_path / "figures.json"
+    options = "--cases exact:20 sparse:30 --settings default --rows 20 --busy 1 --repeats 1 --least 0.01 --json"
+    command = [sys.executable, "benchmarks/threads.py", *options.split(), str(figures)]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    read = json.loads(figures.read_text())
+    assert [row["case"] for row in read["fits"] + read["threshold"]] == ["exact:20", "sparse:30", "matrix:20"]
+    assert [set(row["times"]) for row in read["fits"]] == [{"one thread", "default"}] * 2
+    assert set(read["threshold"][0]["times"]) == {"one thread", "unlimited"}
+    assert read["worst"] == max(
+        row["times"]["default"]["processor"] / row["times"]["one thread"]["processor"] for row in read["fits"]
+    )
+
+
+def test_import_takes_less_time_than_that_of_scikit_learn(tmp_path: Path) -> None:
+    figures = tmp_path / "figures.json"
+    command = [sys.executable, "benchmarks/imports.py", "--repeats", "2", "--slowest", "3", "--json", str(figures)]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    read = json.loads(figures.read_text())
+    assert read["ratio"] < 1.0  # 0.42 when it was written; the target is for a quiet machine
+    assert set(read["seconds"]) >= {"gptd_rl", "sklearn.gaussian_process"}

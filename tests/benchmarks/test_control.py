@@ -1,4 +1,4 @@
-"""The benchmark of policy iteration judges policies rightly, and has what it needs of the others."""
+"""The benchmark of policy iteration: levels, learning curves, and stored results of DQN and PPO."""
 
 import importlib
 import json
@@ -45,7 +45,7 @@ class Rule:
 
 
 @pytest.mark.parametrize("n_irrelevant", [1, 10])
-def test_only_the_optimal_policy_solves_the_gridworld(control: Any, n_irrelevant: int) -> None:
+def test_attained_only_by_the_optimal_policy_of_the_gridworld(control: Any, n_irrelevant: int) -> None:
     task = control.TASKS[f"LatentGridworld-{n_irrelevant}"]
     best = TowardsMiddle(LatentGridworld(n_irrelevant=n_irrelevant))
     episodes = control.evaluate(best, task, seed=7)
@@ -64,7 +64,7 @@ def test_only_the_optimal_policy_solves_the_gridworld(control: Any, n_irrelevant
     assert task.attained(almost) == bool((almost.returns == optimum).all())
 
 
-def test_the_pendulum_is_judged_by_the_optimum_from_the_same_starts(control: Any) -> None:
+def test_attained_compares_the_pendulum_with_the_optimum_from_the_same_starts(control: Any) -> None:
     task = control.TASKS["PendulumSwingUp"]
     best = control.optimal_swing_up(11, 20)
     assert task.attained(best)  # 10 % are left
@@ -78,7 +78,7 @@ def test_the_pendulum_is_judged_by_the_optimum_from_the_same_starts(control: Any
     assert abs(1.1 * control.optimal_swing_up(13, 400).returns.mean() - task.level) < 1.4
 
 
-def test_a_known_policy_balances_the_pole(control: Any) -> None:
+def test_evaluate_of_a_policy_that_balances_the_pole(control: Any) -> None:
     task = control.TASKS["CartPole-v1"]
     policy = Rule(lambda x: x @ [0.05, 0.1, 1.0, 0.5] > 0)
     episodes = control.evaluate(policy, task, seed=3)
@@ -88,13 +88,13 @@ def test_a_known_policy_balances_the_pole(control: Any) -> None:
     assert not task.attained(control.evaluate(Rule(lambda x: np.zeros(len(x))), task, seed=3))
 
 
-def test_five_torques(control: Any) -> None:
+def test_few_torques_are_evenly_spaced(control: Any) -> None:
     env = control.TASKS["Pendulum-v1"].make()
     assert env.action_space.n == 5
     assert_array_equal([env.action(i)[0] for i in range(5)], [-2, -1, 0, 1, 2])
 
 
-def test_seeds_of_evaluations_are_fresh(control: Any) -> None:
+def test_evaluation_seed_is_never_repeated(control: Any) -> None:
     seeds = [control.evaluation_seed(s, k) + i for s in range(10) for k in range(400) for i in range(20)]
     assert len(set(seeds)) == len(seeds)
     assert min(seeds) >= 1_000_000
@@ -119,12 +119,12 @@ def test_held_asks_for_three_in_a_row(control: Any, attained: str, expected: int
     assert control.held(steps, [flag == "1" for flag in attained]) == expected
 
 
-def test_runs_survive_the_file(control: Any) -> None:
+def test_run_from_json_undoes_to_json(control: Any) -> None:
     run = control.Run(3, 5000, [250, 500], [-1.0, 475.5], [False, True], 1.5)
     assert control.Run.from_json(json.loads(json.dumps(run.to_json()))) == run
 
 
-def test_peers_are_cached(control: Any) -> None:
+def test_results_of_peers_are_stored(control: Any) -> None:
     assert tuple(control.TASKS) == NAMES
     for algorithm in ("dqn", "ppo"):
         cached = [name for name in NAMES if (RESULTS / f"{algorithm}-{name}.json").exists()]
@@ -141,7 +141,7 @@ def test_peers_are_cached(control: Any) -> None:
                 assert run.held == run.steps[-3] if run.held else run.budget - run.steps[-1] < content["eval_every"]
 
 
-def test_tables_and_figure_of_what_is_cached(control: Any, tmp_path: Path) -> None:
+def test_main_writes_tables_and_figure_of_stored_results(control: Any, tmp_path: Path) -> None:
     run = control.Run(0, 5000, [250, 500, 750], [500.0] * 3, [True] * 3, 1.0)
     never = control.Run(1, 5000, [250, 500, 750], [9.0] * 3, [False] * 3, 1.0)
     entry = dict(command="by hand", versions={}, runs=[run.to_json(), never.to_json()])

@@ -1,4 +1,4 @@
-"""Systems that benchmarks restart anywhere are Gymnasium's own, step by step, and values by rollouts are right."""
+"""The batched systems of the benchmarks step as Gymnasium's do, and their rollouts give known values."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ def control(monkeypatch: pytest.MonkeyPatch) -> Any:
     return importlib.import_module("control_systems")
 
 
-def test_all_are_here(control):
+def test_systems_are_complete(control):
     assert set(control.SYSTEMS) == set(NAMES)
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_a_system_is_gymnasiums_own(control, name):
+def test_system_steps_as_gymnasium(control, name):
     system, env = control.SYSTEMS[name], gym.make(name).unwrapped
     env.action_space.seed(0)
     n_ends = 0
@@ -37,8 +37,8 @@ def test_a_system_is_gymnasiums_own(control, name):
         state = system.states_of(np.array([observation], dtype=np.float64))
         assert_allclose(system.observe(state)[0], observation, rtol=1e-6, atol=1e-6)
         for t in range(300):
-            if t % 7 == 0:  # else the steps' rounding errors grow: Acrobot is chaotic
-                exact = getattr(env, "state", None)  # ours keeps its own to itself
+            if t % 7 == 0:  # rounding errors grow otherwise: Acrobot is chaotic
+                exact = getattr(env, "state", None)  # ours has no such attribute
                 seen = np.array([observation], dtype=np.float64)
                 state = system.states_of(seen) if exact is None else np.array(exact, dtype=np.float64).reshape(1, -1)
             action = env.action_space.sample() if t % 20 < 10 else env.action_space.sample() * 0 + held(env)
@@ -56,12 +56,12 @@ def test_a_system_is_gymnasiums_own(control, name):
 
 
 def held(env: Any) -> Any:
-    """An action that drives a system to its limits."""
+    """A constant action, which drives a system to its limits."""
     return 1 if isinstance(env.action_space, gym.spaces.Discrete) else np.array([2.0], dtype=np.float32)
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_a_batch_is_its_rows(control, name):
+def test_system_steps_batches_row_by_row(control, name):
     system, env = control.SYSTEMS[name], gym.make(name)
     observations = np.array([env.reset(seed=seed)[0] for seed in range(5)], dtype=np.float64)
     env.action_space.seed(0)
@@ -69,14 +69,14 @@ def test_a_batch_is_its_rows(control, name):
     states = system.states_of(observations)
     before = states.copy()
     batch = system.step(states, actions)
-    assert_array_equal(states, before)  # nothing is written over
+    assert_array_equal(states, before)  # the input is unchanged
     for i in range(5):
         for whole, row in zip(batch, system.step(states[i : i + 1], actions[i : i + 1]), strict=True):
             assert_allclose(whole[i], row[0], rtol=1e-12)
 
 
 class Countdown:
-    """State n is n steps from its end; each is paid by the action."""
+    """State n is n steps from its end; the action is the reward."""
 
     def states_of(self, observations: Any) -> Any:
         return observations.astype(np.float64)
@@ -88,7 +88,7 @@ class Countdown:
         return states - 1.0, actions.astype(np.float64), states[:, 0] <= 1.0
 
 
-def test_values_of_a_countdown(control):
+def test_rolled_out_values_of_a_countdown(control):
     starts = np.array([[1.0], [2.0], [5.0], [1e6]])
     found, error = control.rolled_out_values(Countdown(), lambda x: np.ones(len(x)), starts, 0.9, 3)
     steps = np.minimum(starts[:, 0], np.ceil(np.log(1e-4) / np.log(0.9)))  # the last goes on until 0.9ᵗ < 10⁻⁴
@@ -99,7 +99,7 @@ def test_values_of_a_countdown(control):
     assert_array_equal(none, np.zeros(4))
 
 
-def test_values_of_a_countdown_with_dice(control):
+def test_rolled_out_values_of_a_random_countdown(control):
     rng = np.random.default_rng(0)
     starts = np.full((50, 1), 3.0)
     mean, error = control.rolled_out_values(Countdown(), lambda x: rng.normal(2.0, 1.0, len(x)), starts, 0.5, 200)
@@ -109,7 +109,7 @@ def test_values_of_a_countdown_with_dice(control):
     assert_allclose(error, np.sqrt(variance), rtol=0.3)
 
 
-def test_values_are_what_gymnasium_pays(control):
+def test_rolled_out_values_are_gymnasiums_returns(control):
     env = gym.make("CartPole-v1").unwrapped
     starts = np.array([env.reset(seed=seed)[0] for seed in range(4)], dtype=np.float64)
 

@@ -10,7 +10,6 @@ from gptd_rl.data.resampling import (
     coarsen,
     evenly_spaced,
     random_pieces,
-    sample_pieces,
     sample_segments,
     split_into_shards,
 )
@@ -42,12 +41,6 @@ def test_sample_segments_keeps_whole_segments():
     assert 30 <= len(part) <= 50
     assert set(part.lengths) <= {3, 4}
     assert sample_segments(SHORT, len(SHORT)) is SHORT
-
-
-def test_sample_pieces_cuts_long_segments():
-    part = sample_pieces(LONG, 50, 10)
-    assert part.lengths.max() <= 11 and 40 <= len(part) <= 60
-    assert_array_equal(np.diff(part.starts), part.lengths[:-1])
 
 
 def test_random_pieces_depend_on_the_seed_only():

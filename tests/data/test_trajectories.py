@@ -55,7 +55,7 @@ def episodes(gamma: float | None = 0.9, **changed) -> Trajectories:
 # Reading
 
 
-def test_constructor_keeps_what_it_is_given():
+def test_constructor_keeps_its_arguments():
     data = record()
     for name, given in arrays().items():
         assert_array_equal(getattr(data, name), given)
@@ -64,7 +64,7 @@ def test_constructor_keeps_what_it_is_given():
     assert data.lengths.dtype == np.int64
 
 
-def test_counts_and_places():
+def test_trajectories_counts_and_indices():
     data = record()
     assert len(data) == 5
     assert (data.n_dims, data.n_segments, data.n_transitions, data.n_rows) == (2, 2, 3, 4)
@@ -75,24 +75,24 @@ def test_counts_and_places():
     assert_array_equal(data.has_transition, [True, True, False, True, False])
 
 
-def test_repr_tells_the_sizes():
+def test_repr_shows_the_sizes():
     assert repr(record()) == "Trajectories(3 transitions in 2 segments, 1 terminated, 1 truncated; 2 dimensions)"
 
 
 @pytest.mark.parametrize("mix", MIXES)
-def test_rows_of_any_mix(mix):
+def test_has_row_of_any_mix(mix):
     data = sample(MIXES[mix])
     assert_array_equal(np.flatnonzero(data.has_row), row_places(data))
     assert data.n_rows == data.n_transitions + sum(terminated for _, terminated in MIXES[mix])
     assert_array_equal(data.segment_of, [s for s, places in enumerate(segments(data)) for _ in places])
 
 
-def test_a_flat_list_of_states_has_one_dimension():
+def test_from_chain_reads_a_flat_list_as_one_dimension():
     data = Trajectories.from_chain([0.0, 1.0, 2.0], [1.0, 2.0], [0.9, 0.9])
     assert_array_equal(data.states, [[0.0], [1.0], [2.0]])
 
 
-def test_chain_without_reset_is_one_truncated_segment():
+def test_from_chain_without_reset_is_one_truncated_segment():
     data = chain(rewards=[1, 2], gammas=[0.9, 1.0])
     assert_array_equal(data.states, [[0], [1], [2]])
     assert_array_equal(data.rewards, [1, 2, 0])
@@ -102,7 +102,7 @@ def test_chain_without_reset_is_one_truncated_segment():
     assert data.actions is None
 
 
-def test_chain_is_cut_behind_each_reset():
+def test_from_chain_cuts_behind_each_reset():
     # 0 → 1 → 2 (terminal) | 3 → 4 (terminal) | 5 → 6, and then the data stop
     data = Trajectories.from_chain(np.arange(7.0), [1, 2, 0, 3, 0, 4], [0.9, 0.8, 0, 0.7, 0, 0.6])
     assert_array_equal(data.states[:, 0], np.arange(7.0))
@@ -112,7 +112,7 @@ def test_chain_is_cut_behind_each_reset():
     assert_array_equal(data.terminated, [True, True, False])
 
 
-def test_chain_drops_a_lone_state_behind_the_last_reset():
+def test_from_chain_drops_a_single_state_behind_the_last_reset():
     data = Trajectories.from_chain([0, 1, 2], [5, 0], [0.9, 0])
     assert_array_equal(data.states[:, 0], [0, 1])
     assert_array_equal(data.rewards, [5, 0])
@@ -121,12 +121,12 @@ def test_chain_drops_a_lone_state_behind_the_last_reset():
     assert_array_equal(data.terminated, [True])
 
 
-def test_chain_keeps_the_reward_of_a_reset_row():
+def test_from_chain_keeps_the_reward_of_a_reset_row():
     data = Trajectories.from_chain([0, 1, 2], [5, 7], [0.9, 0])
     assert_array_equal(data.rewards, [5, 7])
 
 
-def test_episodes_are_laid_end_to_end():
+def test_from_episodes_concatenates():
     first = episode(actions=[[3], [4]])
     second = episode(observations=[[7.0, 7.0], [8.0, 8.0]], rewards=[9.0], terminated=False, actions=[[5]])
     data = Trajectories.from_episodes([first, second], gamma=0.9)
@@ -147,14 +147,14 @@ def test_episodes_are_laid_end_to_end():
         ([True, True], [True, True, False]),
     ],
 )
-def test_actions_are_padded_with_a_zero_of_their_kind(actions, padded):
+def test_from_episodes_pads_actions_with_a_zero_of_their_dtype(actions, padded):
     data = Trajectories.from_episodes([episode(actions=actions)], gamma=0.9)
     assert data.actions is not None
     assert_array_equal(data.actions, padded)
     assert data.actions.dtype == np.asarray(actions).dtype
 
 
-def test_episodes_may_be_objects_and_come_from_a_generator():
+def test_from_episodes_takes_objects_and_generators():
     as_objects = (SimpleNamespace(**e) for e in [episode(), episode(terminated=False)])
     assert_same(
         Trajectories.from_episodes(as_objects, gamma=0.9),
@@ -179,35 +179,35 @@ def test_episodes_may_be_objects_and_come_from_a_generator():
         (dict(terminated=[True, False]), False),  # the last of the flags counts
     ],
 )
-def test_flags(flags, terminated):
+def test_from_episodes_flags(flags, terminated):
     data = Trajectories.from_episodes([episode(**flags)], gamma=0.9)
     assert_array_equal(data.terminated, [terminated])
     assert data.n_rows == 2 + terminated
 
 
-def test_an_episode_without_flags_just_stops():
+def test_from_episodes_without_flags_is_truncated():
     data = Trajectories.from_episodes([dict(observations=[[0.0], [1.0]], rewards=[1.0])], gamma=0.9)
     assert_array_equal(data.terminated, [False])
 
 
-def test_discounts_of_an_episode_take_precedence():
+def test_from_episodes_prefers_own_discounts():
     data = Trajectories.from_episodes([episode(discounts=[0.3, 1.0]), episode()], gamma=0.9)
     assert_array_equal(data.discounts, [0.3, 1.0, 0, 0.9, 0.9, 0])
 
 
-def test_discounts_alone_suffice():
+def test_from_episodes_takes_discounts_without_gamma():
     data = Trajectories.from_episodes([episode(discounts=[0.3, 0.0])])
     assert_array_equal(data.discounts, [0.3, 0.0, 0.0])
     assert_array_equal(data.lengths, [3])  # a discount of 0 inside an episode is no reset here
 
 
 @pytest.mark.parametrize("gamma", [0.0, 1.0])
-def test_both_ends_of_the_range_of_gamma_are_legal(gamma):
+def test_from_episodes_takes_gamma_0_and_1(gamma):
     assert_array_equal(Trajectories.from_episodes([episode()], gamma=gamma).discounts, [gamma, gamma, 0])
     assert_array_equal(chain(gammas=[1.0, 1.0]).discounts, [1, 1, 0])
 
 
-def test_integers_are_read_as_floats():
+def test_from_episodes_reads_integers_as_floats():
     data = Trajectories.from_episodes([dict(observations=np.array([[1], [2]]), rewards=[1])], gamma=1)
     assert data.states.dtype == data.rewards.dtype == data.discounts.dtype == np.float64
 
@@ -498,12 +498,12 @@ def test_bad_input_is_refused(make, changed, error, message):
     assert re.search(message, str(caught.value)), str(caught.value)
 
 
-def test_no_episodes_are_refused():
+def test_from_episodes_refuses_no_episodes():
     with pytest.raises(ValueError, match="empty data: expected at least one episode, got none"):
         Trajectories.from_episodes([], gamma=0.9)
 
 
-def test_a_terminal_reward_is_no_mistake():
+def test_constructor_takes_a_terminal_reward():
     assert record(rewards=[1, 2, 7.0, 3, 0]).rewards[2] == 7.0
 
 
@@ -539,7 +539,7 @@ def episode_arrays():
     ],
     ids=["constructor", "chain", "episodes"],
 )
-def test_later_changes_of_the_caller_do_not_reach_the_record(given, make):
+def test_trajectories_copies_its_input(given, make):
     mine = given()
     data, untouched = make(mine), make(given())
     for array in mine.values():
@@ -576,7 +576,7 @@ def test_arrays_are_read_only(way):
             array[0] = 0
 
 
-def test_attributes_cannot_be_replaced():
+def test_trajectories_is_frozen():
     data = record()
     with pytest.raises(dataclasses.FrozenInstanceError):
         data.rewards = np.zeros(5)  # type: ignore[misc]
@@ -651,7 +651,7 @@ SELECTIONS = {
 
 
 @pytest.mark.parametrize(("selection", "expected"), SELECTIONS.values(), ids=SELECTIONS.keys())
-def test_segments_are_picked(four, selection, expected):
+def test_getitem_selects_segments(four, selection, expected):
     picked = four[selection]
     places = [i for s in expected for i in segments(four)[s]]
     assert_array_equal(picked.states, four.states[places])
@@ -663,18 +663,18 @@ def test_segments_are_picked(four, selection, expected):
 
 
 @pytest.mark.parametrize("selection", [4, -5, np.int64(4)])
-def test_a_segment_that_is_not_there(four, selection):
+def test_getitem_refuses_unknown_segments(four, selection):
     with pytest.raises(IndexError, match=f"segment {selection} of 4"):
         four[selection]
 
 
 @pytest.mark.parametrize("selection", [slice(2, 2), slice(9, None), np.zeros(4, dtype=bool), []], ids=str)
-def test_a_selection_of_nothing(four, selection):
+def test_getitem_refuses_empty_selections(four, selection):
     with pytest.raises(ValueError, match="empty data: the selection holds no segment"):
         four[selection]
 
 
-def test_iteration_gives_each_segment(four):
+def test_iter_yields_each_segment(four):
     each = list(four)
     assert [len(s) for s in each] == [2, 3, 4, 5]
     assert all(s.n_segments == 1 for s in each)
@@ -684,27 +684,27 @@ def test_iteration_gives_each_segment(four):
 # Joining
 
 
-def test_sum_lays_segments_end_to_end(four):
+def test_add_concatenates(four):
     assert_same(four[:1] + four[1:3] + four[3], four)
     assert_same(four + four[1], four[[0, 1, 2, 3, 1]])
 
 
-def test_only_trajectories_can_be_added(four):
+def test_add_refuses_other_types(four):
     with pytest.raises(TypeError, match="unsupported operand"):
         four + 1
 
 
-def test_nothing_to_concatenate():
+def test_concatenate_refuses_nothing():
     with pytest.raises(ValueError, match="empty data: expected at least one part to concatenate, got none"):
         Trajectories.concatenate([])
 
 
-def test_widths_must_agree():
+def test_add_refuses_other_widths():
     with pytest.raises(ValueError, match=r"cannot join states of different widths: got \[2, 3\]"):
         sample([(3, True)], n_dims=3) + sample([(3, True)], n_dims=2)
 
 
-def test_actions_must_be_everywhere_or_nowhere(four):
+def test_concatenate_refuses_missing_actions(four):
     for parts in ([four, sample([(3, True)])], [sample([(3, True)]), four]):
         with pytest.raises(ValueError, match="cannot join trajectories with actions to trajectories without"):
             Trajectories.concatenate(parts)
@@ -713,7 +713,7 @@ def test_actions_must_be_everywhere_or_nowhere(four):
 # Fewer inputs, thinning, cutting
 
 
-def test_inputs_can_be_left_out(four):
+def test_take_inputs_selects_columns(four):
     fewer = four.take_inputs([2, 0])
     assert_array_equal(fewer.states, four.states[:, [2, 0]])
     assert fewer.n_dims == 2
@@ -723,11 +723,11 @@ def test_inputs_can_be_left_out(four):
         assert_array_equal(getattr(fewer, name), getattr(four, name))
 
 
-def test_thinning_by_one_changes_nothing(four):
+def test_thin_by_one_changes_nothing(four):
     assert_same(four.thin(1), four)
 
 
-def test_thinning_by_hand():
+def test_thin_of_a_terminated_segment():
     # 0 →1 1 →2 2 →3 3 →4 4(terminal), with discounts ½; every second state from the first on: 0, 2, 4
     data = Trajectories.from_episodes(
         [dict(observations=np.arange(5.0), rewards=[1, 2, 3, 4], terminated=True, actions=[5, 6, 7, 8])], gamma=0.5
@@ -744,7 +744,7 @@ def test_thinning_by_hand():
     assert_array_equal(odd.terminated, [True])
 
 
-def test_thinning_a_truncated_segment_by_hand():
+def test_thin_of_a_truncated_segment():
     data = Trajectories.from_episodes([dict(observations=np.arange(5.0), rewards=[1, 2, 3, 4])], gamma=0.5)
     odd = data.thin(2, 1)
     assert_array_equal(odd.states[:, 0], [1, 3])
@@ -753,7 +753,7 @@ def test_thinning_a_truncated_segment_by_hand():
     assert_array_equal(odd.terminated, [False])
 
 
-def test_thinning_leaves_out_segments_without_a_row():
+def test_thin_leaves_out_segments_without_a_row():
     data = sample([(2, False), (3, True), (7, False), (9, True)])
     thinned = data.thin(4, 1)
     # of the first segment one state is left, and it has no row; the second keeps a row that pins its value
@@ -763,23 +763,23 @@ def test_thinning_leaves_out_segments_without_a_row():
     assert_array_equal(data.thin(4, 3).lengths, [2])  # the others have no such state, or only one
 
 
-def test_one_input_is_still_a_column(four):
+def test_take_inputs_of_one_column(four):
     assert_array_equal(four.take_inputs(1).states, four.states[:, [1]])
 
 
 @pytest.mark.parametrize(("every", "offset"), [(0, 0), (-1, 0), (2, -1), (2, 2)])
-def test_thinning_by_nonsense(every, offset):
+def test_thin_refuses_bad_arguments(every, offset):
     with pytest.raises(ValueError, match=r"every|offset"):
         sample([(5, True)]).thin(every, offset)
 
 
-def test_thinning_too_far():
+def test_thin_refuses_too_short_segments():
     data = sample([(4, False), (3, False)])
     with pytest.raises(ValueError, match="no segment is long enough to keep every 5th state from offset 0"):
         data.thin(5)
 
 
-def test_cutting_by_hand():
+def test_cut_of_a_terminated_segment():
     data = Trajectories.from_episodes(
         [dict(observations=np.arange(6.0), rewards=[1, 2, 3, 4, 5], terminated=True)], gamma=0.5
     )
@@ -793,7 +793,7 @@ def test_cutting_by_hand():
 
 @pytest.mark.parametrize("mix", MIXES)
 @pytest.mark.parametrize("longest", [1, 2, 3, 100])
-def test_cutting_loses_no_transition(mix, longest):
+def test_cut_keeps_all_transitions(mix, longest):
     data = sample(MIXES[mix], terminal_rewards=True)
     cut = data.cut(longest)
     assert cut.n_transitions == data.n_transitions
@@ -806,7 +806,7 @@ def test_cutting_loses_no_transition(mix, longest):
         assert_same(cut, data)
 
 
-def test_lone_terminal_states_survive_cutting():
+def test_cut_keeps_single_terminal_states():
     thinned = sample([(2, True), (7, True)]).thin(3, 1)
     assert_array_equal(thinned.lengths, [1, 2])
     assert_same(thinned.cut(1), thinned)

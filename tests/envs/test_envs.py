@@ -58,23 +58,23 @@ def make_vec(env_id: str, num_envs: int = 1, **keywords: Any) -> Any:
 # What Gymnasium asks of any environment
 
 
-def test_registering_again_gives_no_warning_and_changes_nothing():
+def test_register_environments_twice_changes_nothing():
     before = [gym.spec(env_id) for env_id in IDS]
     register_environments()
     assert [gym.spec(env_id) for env_id in IDS] == before
 
 
-def test_check_env_has_nothing_to_say(env):
+def test_check_env_of_gymnasium_passes(env):
     check_env(env.unwrapped)
 
 
-def test_check_env_of_stable_baselines3_has_nothing_to_say(env):
+def test_check_env_of_stable_baselines3_passes(env):
     from stable_baselines3.common.env_checker import check_env as sb3_check_env
 
     sb3_check_env(env)
 
 
-def test_seeded_copies_take_the_same_way(env):
+def test_equal_seeds_give_equal_episodes(env):
     copy = gym.make(env.spec)
     env.action_space.seed(0)
     for seed in (0, 1):
@@ -91,7 +91,7 @@ def test_seeded_copies_take_the_same_way(env):
             ended = ours[2] or ours[3]
 
 
-def test_pickle_in_mid_episode_goes_on_the_same_way():
+def test_pickle_in_mid_episode_continues_equally():
     for env_id in IDS:
         env = make(env_id, render_mode="rgb_array")
         env.reset(seed=0)
@@ -103,12 +103,12 @@ def test_pickle_in_mid_episode_goes_on_the_same_way():
         assert_array_equal(env.reset()[0], copy.reset()[0])
 
 
-def test_no_step_without_an_episode(env):
+def test_step_refuses_before_reset(env):
     with pytest.raises(ResetNeeded, match=r"call reset\(\) before step\(\)"):
         env.unwrapped.step(env.action_space.sample())
 
 
-def test_no_step_after_the_end():
+def test_step_refuses_after_the_end():
     env = make(GRIDWORLD)
     env.reset(options={"state": [5, 1]})
     assert env.step(1)[2]
@@ -117,7 +117,7 @@ def test_no_step_after_the_end():
 
 
 @pytest.mark.parametrize("action", [5, -1, 1.5, "left", [0, 1], np.nan])
-def test_actions_outside_the_space_are_refused(action):
+def test_step_refuses_actions_outside_the_space(action):
     env = make(PENDULUM, disable_env_checker=True)
     env.reset(seed=0)
     with pytest.raises(ValueError, match=r"expected an action in Discrete\(5\), got"):
@@ -125,7 +125,7 @@ def test_actions_outside_the_space_are_refused(action):
 
 
 @pytest.mark.parametrize("action", [[1.01], [np.nan], 0.5])
-def test_torques_outside_the_box_are_refused(action):
+def test_step_refuses_torques_outside_the_box(action):
     env = make(CONTINUOUS, disable_env_checker=True)
     env.reset(seed=0)
     with pytest.raises(ValueError, match="expected an action in Box"):
@@ -150,7 +150,7 @@ def test_torques_outside_the_box_are_refused(action):
         (GRIDWORLD, {"n_irrelevant": -1}, "n_irrelevant: expected an integer >= 0, got -1"),
     ],
 )
-def test_wrong_constants_are_refused_in_one_line(env_id, constants, message):
+def test_make_refuses_bad_constants_in_one_line(env_id, constants, message):
     for make_any in (make, make_vec):
         with pytest.raises(ValueError, match=message) as caught:
             make_any(env_id, **constants)
@@ -169,7 +169,7 @@ def test_wrong_constants_are_refused_in_one_line(env_id, constants, message):
         (GRIDWORLD, {"state": [1, np.nan]}, "inside the state space"),
     ],
 )
-def test_wrong_options_are_refused(env_id, options, message):
+def test_reset_refuses_bad_options(env_id, options, message):
     with pytest.raises(ValueError, match=message):
         make(env_id).reset(options=options)
 
@@ -184,7 +184,7 @@ def test_reset_in_a_given_state():
 
 
 @pytest.mark.parametrize("env_id", IDS)
-def test_made_by_a_process_that_never_imported_it(env_id):
+def test_make_imports_the_package_in_a_new_process(env_id):
     code = f"import gymnasium; print(gymnasium.make('gptd_rl:{env_id}').reset(seed=0)[0].shape)"
     root = Path(__file__).resolve().parents[2]
     command = [sys.executable, "-W", "error", "-c", code]
@@ -192,7 +192,7 @@ def test_made_by_a_process_that_never_imported_it(env_id):
     assert done.stdout == "(2,)\n", done.stderr
 
 
-def test_made_by_the_children_of_async_vector_env():
+def test_make_in_async_vector_env():
     envs = gym.make_vec(f"gptd_rl:{PENDULUM}", 2, vectorization_mode="async", vector_kwargs={"context": "spawn"})
     try:
         envs.reset(seed=0)
@@ -202,7 +202,7 @@ def test_made_by_the_children_of_async_vector_env():
         envs.close()
 
 
-def test_made_by_the_children_of_subproc_vec_env():
+def test_make_in_subproc_vec_env():
     from stable_baselines3.common.env_util import make_vec_env
     from stable_baselines3.common.vec_env import SubprocVecEnv
 
@@ -221,7 +221,7 @@ def test_made_by_the_children_of_subproc_vec_env():
 
 @pytest.mark.parametrize("env_id", IDS)
 @pytest.mark.parametrize("limit", [None, 3, -1])
-def test_time_limit_of_make_vec_is_that_of_make(env_id, limit):
+def test_make_vec_time_limit_equals_make(env_id, limit):
     constants = {"size": 1001} if env_id == GRIDWORLD else {"goal_speed": 1e-9}  # no other end
     keywords = {} if limit is None else {"max_episode_steps": limit}
     one = make(env_id, **keywords, **constants)
@@ -239,7 +239,7 @@ def test_time_limit_of_make_vec_is_that_of_make(env_id, limit):
 
 
 @pytest.mark.parametrize("limit", [0, -2, 2.5])
-def test_wrong_time_limit(limit):
+def test_vector_env_refuses_bad_time_limits(limit):
     with pytest.raises(ValueError, match="max_episode_steps: expected an integer >= 1"):
         make_vec(PENDULUM, 1, max_episode_steps=limit)
 
@@ -247,12 +247,12 @@ def test_wrong_time_limit(limit):
 # Many at once
 
 
-def test_batch_follows_the_dynamics_of_single_environments():
+def test_vector_env_step_equals_single_steps():
     for env_id, constants in VARIANTS:
         many = make_vec(env_id, 5, **constants)
         many.reset(seed=1)
         many.action_space.seed(0)
-        task = many.unwrapped.task
+        task = many.unwrapped.dynamics
         states = task.sample_states(5, np.random.default_rng(2))
         singles = [make(env_id, **constants) for _ in range(5)]
         moved = 1 if env_id == GRIDWORLD else None  # the other coordinates are drawn
@@ -272,7 +272,7 @@ def test_batch_follows_the_dynamics_of_single_environments():
 
 @pytest.mark.parametrize("mode", list(AutoresetMode))
 @pytest.mark.parametrize("terminates", [True, False])
-def test_ends_are_those_of_sync_vector_env(mode, terminates):
+def test_vector_env_ends_equal_sync_vector_env(mode, terminates):
     """From x = 4 two steps right reach the middle, and two steps left meet the time limit."""
     keywords: dict[str, Any] = {"max_episode_steps": 2, "n_irrelevant": 0}
     native = make_vec(GRIDWORLD, 3, autoreset_mode=mode, **keywords)
@@ -295,7 +295,7 @@ def test_ends_are_those_of_sync_vector_env(mode, terminates):
         assert_array_equal(ours[0], theirs[0])
 
 
-def test_next_step_restarts_only_what_ended():
+def test_vector_env_next_step_restarts_ended_episodes_only():
     envs = make_vec(GRIDWORLD, 2, n_irrelevant=0)
     envs.reset(seed=0)
     envs.reset(options={"state": [[5.0], [1.0]]})
@@ -309,7 +309,7 @@ def test_next_step_restarts_only_what_ended():
     assert not terminated.any()
 
 
-def test_disabled_wants_the_ended_ones_restarted():
+def test_vector_env_disabled_requires_a_reset():
     envs = make_vec(GRIDWORLD, 2, n_irrelevant=0, autoreset_mode="Disabled")
     with pytest.raises(ResetNeeded, match=r"call reset\(\) for all"):
         envs.reset(options={"reset_mask": np.array([True, False])})
@@ -322,7 +322,7 @@ def test_disabled_wants_the_ended_ones_restarted():
     assert_array_equal(envs.step(np.array([0, 0]))[0], [[8.0], [1.0]])
 
 
-def test_refused_reset_leaves_the_episodes_alone():
+def test_vector_env_refused_reset_changes_nothing():
     envs = make_vec(GRIDWORLD, 2, n_irrelevant=0)
     envs.reset(options={"state": [[1.0], [1.0]]})
     with pytest.raises(ValueError, match="not terminal"):
@@ -331,21 +331,21 @@ def test_refused_reset_leaves_the_episodes_alone():
 
 
 @pytest.mark.parametrize("mask", [[True], [1, 0], True])
-def test_wrong_reset_mask(mask):
+def test_vector_env_refuses_bad_reset_masks(mask):
     envs = make_vec(GRIDWORLD, 2)
     envs.reset(seed=0)
     with pytest.raises(ValueError, match="'reset_mask': expected 2 booleans"):
         envs.reset(options={"reset_mask": mask})
 
 
-def test_wrong_autoreset_mode():
+def test_vector_env_refuses_unknown_autoreset_mode():
     with pytest.raises(ValueError, match=r"autoreset_mode: expected one of .* got 'never'"):
         make_vec(GRIDWORLD, 2, autoreset_mode="never")
 
 
 @pytest.mark.parametrize("env_id", IDS)
 @pytest.mark.parametrize("mode", list(AutoresetMode)[:2])
-def test_batches_with_equal_seeds_take_the_same_way(env_id, mode):
+def test_vector_env_equal_seeds_give_equal_episodes(env_id, mode):
     a, b = (make_vec(env_id, 8, max_episode_steps=7, autoreset_mode=mode) for _ in range(2))
     a.action_space.seed(0)
     for seed in (3, list(range(8))):
@@ -360,7 +360,7 @@ def test_batches_with_equal_seeds_take_the_same_way(env_id, mode):
 
 
 @pytest.mark.parametrize("seed", [[1], [1, None], [0.5, 1], [-1, 0]])
-def test_wrong_seeds(seed):
+def test_vector_env_refuses_bad_seeds(seed):
     with pytest.raises(ValueError, match="seed: expected an integer >= 0 for each of 2"):
         make_vec(GRIDWORLD, 2).reset(seed=seed)
 
@@ -369,7 +369,7 @@ def test_wrong_seeds(seed):
 
 
 @pytest.mark.parametrize("torque", [-5.0, 0.0, 2.5])
-def test_one_step_is_that_of_an_accurate_integrator(torque):
+def test_pendulum_step_equals_accurate_integrator(torque):
     task = PendulumSwingUp(mass=0.7, length=1.3, friction=0.2)
     state = np.array([1.0, -3.0])
 
@@ -381,7 +381,7 @@ def test_one_step_is_that_of_an_accurate_integrator(torque):
     assert_allclose(task.advance(state[None], np.array([torque]))[0], expected, atol=2e-8)
 
 
-def test_energy_stays_without_friction_and_torque():
+def test_pendulum_conserves_energy_without_friction_and_torque():
     task = PendulumSwingUp(friction=0.0)
 
     def energy(states):
@@ -394,39 +394,39 @@ def test_energy_stays_without_friction_and_torque():
     assert_allclose(energy(states), start, atol=1e-4)
 
 
-def test_mirrored_states_and_torques_lead_to_mirrored_states():
+def test_pendulum_is_mirror_symmetric():
     task = PendulumSwingUp()
     states = task.sample_states(100, np.random.default_rng(0))
     torques = np.linspace(-5, 5, 100)
     assert_allclose(task.advance(-states, -torques), -task.advance(states, torques), atol=1e-12)
 
 
-def test_largest_torque_cannot_lift_it_straight_up():
+def test_pendulum_is_underpowered():
     task, states = PendulumSwingUp(), np.array([[-np.pi, 0.0]])
     for _ in range(400):
         states = task.advance(states, np.array([5.0]))
         assert abs(states[0, 0]) > 1.0
 
 
-def test_speeds_are_clipped():
+def test_pendulum_clips_speeds():
     task = PendulumSwingUp()
     assert_array_equal(task.advance(np.array([[1.5, 7.0]]), np.array([5.0]))[:, 1], 7.0)
 
 
 @given(st.floats(-1e3, 1e3))
 @settings(deadline=None)
-def test_wrapped_angles_are_the_same_directions(angle):
+def test_wrap_angles_keeps_directions(angle):
     wrapped = wrap_angles(np.array([angle]))[0]
     assert -np.pi <= wrapped < np.pi
     assert_allclose(np.exp(1j * wrapped), np.exp(1j * angle), atol=1e-12)
 
 
-def test_angles_just_below_minus_pi_wrap_inside():
+def test_wrap_angles_just_below_minus_pi():
     assert -np.pi <= wrap_angles(np.array([-np.pi - 1e-17, np.pi, np.nextafter(-np.pi, -4)])).min()
     assert wrap_angles(np.array([np.nextafter(-np.pi, -4), np.pi])).max() < np.pi
 
 
-def test_reward_is_that_of_the_state_left():
+def test_pendulum_reward_is_that_of_the_state_left():
     env = make(PENDULUM)
     env.reset(options={"state": [0.5, -1.0]})
     reached, reward, *_ = env.step(2)
@@ -434,7 +434,7 @@ def test_reward_is_that_of_the_state_left():
     assert_allclose(env.step(2)[1], np.exp(-(reached[0] ** 2) - 0.2 * reached[1] ** 2) - 1)
 
 
-def test_terminal_region():
+def test_pendulum_terminal_region():
     task = PendulumSwingUp(goal_angle=0.1, goal_speed=0.5)
     states = np.array([[0.1, -0.5], [-0.1, 0.5], [0.11, 0.0], [0.0, -0.51], [-np.pi, 0.0]])
     assert_array_equal(task.is_terminal(states), [True, True, False, False, False])
@@ -453,14 +453,14 @@ def test_pendulum_starts_uniformly_outside_the_terminal_region():
     assert_allclose(counts / 20_000, outside / outside.sum(), atol=4 * np.sqrt(0.07 / 20_000))
 
 
-def test_torques():
+def test_pendulum_torques():
     assert_array_equal(PendulumSwingUp().torques(np.arange(5)), [-5, -2.5, 0, 2.5, 5])
     continuous = PendulumSwingUp(n_torques=None, max_torque=3.0)
     assert_array_equal(continuous.torques(np.array([[-1.0], [0.5]])), [-3, 1.5])
 
 
 @pytest.mark.parametrize("observation", ["angle", "cos_sin"])
-def test_states_come_back_from_observations(observation):
+def test_pendulum_states_of_inverts_observe(observation):
     task = PendulumSwingUp(observation=observation)
     states = task.sample_states(100, np.random.default_rng(0))
     assert_allclose(task.states_of(task.observe(states)), states, atol=1e-6)
@@ -469,7 +469,7 @@ def test_states_come_back_from_observations(observation):
 # The gridworld
 
 
-def test_gridworld_moves_as_told_and_drifts_at_random():
+def test_gridworld_moves_x_by_action_and_others_at_random():
     task = LatentGridworld(n_irrelevant=20)
     rng = np.random.default_rng(0)
     states = np.full((2000, 21), 4.0)
@@ -482,7 +482,7 @@ def test_gridworld_moves_as_told_and_drifts_at_random():
     assert not terminated.any()
 
 
-def test_gridworld_keeps_all_inside():
+def test_gridworld_stays_inside():
     task = LatentGridworld(size=3, n_irrelevant=3)
     rng = np.random.default_rng(0)
     states = task.sample_states(100, rng)
@@ -494,7 +494,7 @@ def test_gridworld_keeps_all_inside():
     assert terminated.all()
 
 
-def test_the_step_into_the_middle_column_costs_too():
+def test_gridworld_last_step_costs_too():
     for start, action in ((5, 1), (7, 0)):
         env = make(GRIDWORLD)
         env.reset(options={"state": [start, 3]})
@@ -519,7 +519,7 @@ def colour_at(picture, x, y):
     return tuple(picture[int((1 - y) * height), int(x * width)])
 
 
-def test_pendulum_picture_shows_the_bob_where_it_is():
+def test_pendulum_draw_shows_the_bob():
     from gptd_rl.envs.rendering import BLUE, GREEN
 
     env = make(PENDULUM, render_mode="rgb_array")
@@ -533,7 +533,7 @@ def test_pendulum_picture_shows_the_bob_where_it_is():
     assert not np.array_equal(env.render(), picture)
 
 
-def test_gridworld_picture_shows_the_agent_where_it_is():
+def test_gridworld_draw_shows_the_agent():
     from gptd_rl.envs.rendering import BLUE, GREEN, INK
 
     envs = make_vec(GRIDWORLD, 2, render_mode="rgb_array", n_irrelevant=2)
@@ -546,7 +546,7 @@ def test_gridworld_picture_shows_the_agent_where_it_is():
 
 
 @pytest.mark.parametrize("env_id", IDS)
-def test_human_mode_shows_every_step(env_id):
+def test_render_human_shows_every_step(env_id):
     import pygame
 
     constants = {} if env_id == GRIDWORLD else {"dt": 0.01}  # 100 frames per second
@@ -559,7 +559,7 @@ def test_human_mode_shows_every_step(env_id):
 
 
 @pytest.mark.parametrize("make_any", [make, make_vec])
-def test_render_without_a_mode_says_so(make_any):
+def test_render_without_a_mode_warns(make_any):
     env = make_any(PENDULUM).unwrapped
     env.reset(seed=0)
     with pytest.warns(UserWarning, match="with a render_mode"):
@@ -567,7 +567,7 @@ def test_render_without_a_mode_says_so(make_any):
 
 
 @pytest.mark.parametrize("make_any", [make, make_vec])
-def test_missing_pygame_names_the_command(make_any, monkeypatch):
+def test_render_without_pygame_names_the_command(make_any, monkeypatch):
     monkeypatch.setitem(sys.modules, "pygame", None)
     env = make_any(PENDULUM, render_mode="rgb_array")
     env.reset(seed=0)
@@ -575,6 +575,6 @@ def test_missing_pygame_names_the_command(make_any, monkeypatch):
         env.render()
 
 
-def test_wrong_render_mode():
+def test_make_refuses_unknown_render_mode():
     with pytest.raises(ValueError, match=r"render_mode: expected None or one of .*got 'human'"):
         make_vec(PENDULUM, 1, render_mode="human")

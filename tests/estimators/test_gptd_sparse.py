@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import pickle
 import re
 import warnings
@@ -25,7 +24,6 @@ from gptd_rl import (
     Trajectories,
     progress,
 )
-from gptd_rl.data import files as archive
 from gptd_rl.estimators import base as estimator
 from gptd_rl.estimators import engines, sparse_engine
 from gptd_rl.exceptions import InterruptedFitWarning, NotFittedError, RelevanceWarning
@@ -576,28 +574,6 @@ def test_a_loaded_sparse_model_has_no_data(large, tmp_path):
     assert np.isfinite(w.predict(new_states(2))).all()
     w.set_params(objective="marginal_likelihood", thinning=None, kernel="isotropic")
     assert w.fit(sampled(FOOLED, 100)).method_ == "sparse", "and can be fitted again"
-
-
-@pytest.mark.usefixtures("quick_search")
-@pytest.mark.parametrize("thinning", [1, 2])
-def test_an_exact_model_of_version_1_still_loads(thinning, tmp_path):
-    """Before there were sparse models: fewer parameters, and nothing said about exactness."""
-    data = sampled(LINE, 60)
-    v = quick("ard", method="auto", objective="thinned", thinning=thinning).fit(data)
-    arrays = archive.read(v.save(tmp_path / "v.gptd"))
-    header = json.loads(str(arrays.pop("header")))
-    assert header["version"] == 2
-    header["version"] = 1
-    del header["exact"]
-    for name in ("subset_size", "tolerance", "variance"):
-        del header["params"][name]
-    old = archive.write(tmp_path / "old.gptd", arrays | dict(header=np.array(json.dumps(header))))
-    w = gptd_rl.load(old)
-    assert (w.method_, w.exact_, w.inducing_points_) == ("exact", True, None)
-    assert_same_answers(w, v, rtol=1e-12)
-    assert w.get_params() == v.get_params(), "the new ones have their defaults"
-    assert_array_equal(w.prune().inputs_, [0])
-    assert_same_answers(w.partial_fit(data), copy(v).partial_fit(data), rtol=1e-12)
 
 
 @pytest.mark.parametrize("again", [deepcopy, lambda v: pickle.loads(pickle.dumps(v))], ids=["copied", "pickled"])

@@ -261,8 +261,8 @@ def test_without_history_close_for_a_small_tolerance(noise):
 
 def test_without_history_memory_does_not_grow():
     v = make(keep_history=False, max_size=5).update(sample([(300, False)]))
-    assert v._history is None
-    assert v._weights.gram.shape == (6, 6)
+    assert v.posterior_.history is None
+    assert v.posterior_.weights.gram.shape == (6, 6)
     assert all(x.base is None for x in v._chosen)  # or the data would live on
 
 
@@ -322,7 +322,7 @@ def test_rounding_errors_are_swept_away():
     data = sample([(200, False)])
     v = make(max_size=10).update(data[0])
     right = v.predict(SOMEWHERE)
-    root = v._weights.root()
+    root = v.posterior_.weights.root()
     root *= 1.01  # far worse than rounding
     assert np.abs(v.predict(SOMEWHERE) - right).max() > 1e-3
     more = sample([(52, False)], seed=1)
@@ -361,9 +361,9 @@ def test_from_batch_reads_only_the_inputs_that_were_not_pruned(fitted):
         v.update(transition)
     assert v.dictionary_.shape[1] == v.n_dims_ == 2
     x = np.random.default_rng(0).uniform(-1, 1, size=(20, 2))
-    basis = Basis(v.kernel, v.dictionary_[:, [0]])
-    seen = statistics(Shard.of(fitted.data_.take_inputs([0]), v.noise), basis)
-    solution = Solution.of(Model(v.kernel, v.noise_variance), basis, seen)
+    features = InducingFeatures(v.kernel, v.dictionary_[:, [0]])
+    known = statistics(Shard.of(fitted.data_.take_inputs([0]), v.noise), features)
+    solution = Solution.of(Model(v.kernel, v.noise_variance), features, known)
     assert_allclose(v.predict(x), features(x[:, [0]]) @ solution.weights, rtol=1e-6, atol=1e-6)
     assert_array_equal(v.predict(x), v.predict(x * [1, 5]))
 
@@ -456,4 +456,4 @@ def test_predicting_too_early_or_for_other_states():
     with pytest.raises(ValueError, match="states must be finite"):
         v.predict([[0.0, np.nan, 1.0]])
     assert v.predict(np.zeros((0, 3))).shape == (0,)
-    assert repr(v) == "OnlineGPTD(1 transitions, 2 states in the dictionary)"
+    assert repr(v).startswith("OnlineGPTD(kernel=") and repr(v).endswith("# 1 transitions, 2 states in the dictionary")

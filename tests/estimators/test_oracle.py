@@ -55,7 +55,7 @@ def test_log_marginal_likelihood_and_gradient(data, metric, length_scale):
 @pytest.mark.parametrize(("metric", "length_scale"), CASES.values(), ids=CASES.keys())
 def test_mean_and_std(data, metric, length_scale):
     model = Model(paper_kernel(metric, V0, BIAS), NOISE)
-    posterior = exact.Posterior.condition(model, build_targets(data, "stochastic"))
+    posterior = exact.ExactPosterior.condition(model, build_targets(data, "stochastic"))
     theirs = regressor(length_scale).fit(data.states, naive_returns(data))
     for states in (NEW_STATES, data.states):
         mean, std = theirs.predict(states, return_std=True)
@@ -68,11 +68,11 @@ def test_factor_analysis_is_regression_on_whitened_states(data):
     metric = FactorAnalysis(RELEVANCES, [[0.8, -0.1], [-0.5, 0.4], [0.2, 0.7]])
     root = np.linalg.cholesky(metric.matrix)
     model = Model(paper_kernel(metric, V0, BIAS), NOISE)
-    seen = build_targets(data, "stochastic")
+    targets = build_targets(data, "stochastic")
     theirs = regressor(1.0).fit(data.states @ root, naive_returns(data))
-    assert_allclose(exact.evidence(model, seen).log_likelihood, theirs.log_marginal_likelihood(), rtol=1e-10)
+    assert_allclose(exact.evidence(model, targets).log_likelihood, theirs.log_marginal_likelihood(), rtol=1e-10)
     mean, std = theirs.predict(NEW_STATES @ root, return_std=True)
-    posterior = exact.Posterior.condition(model, seen)
+    posterior = exact.ExactPosterior.condition(model, targets)
     assert_allclose(posterior.mean(NEW_STATES), mean, rtol=1e-9, atol=1e-10)
     assert_allclose(np.sqrt(posterior.variance(NEW_STATES)), std, rtol=1e-8)
 
@@ -81,7 +81,7 @@ def test_a_truncation_is_not_a_termination():
     """The oracle knows only terminated episodes: told that a run was cut off, we must answer otherwise."""
     cut_off = sample([(12, False)], seed=2)
     model = Model(paper_kernel(ARD(RELEVANCES), V0, BIAS), NOISE)
-    posterior = exact.Posterior.condition(model, build_targets(cut_off, "stochastic"))
+    posterior = exact.ExactPosterior.condition(model, build_targets(cut_off, "stochastic"))
     theirs = regressor(1 / np.sqrt(RELEVANCES)).fit(cut_off.states, naive_returns(cut_off))
     _, std = theirs.predict(cut_off.states, return_std=True)
     assert (posterior.variance(cut_off.states) > std**2).all()  # an unknown tail leaves more open

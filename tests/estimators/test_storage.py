@@ -142,7 +142,7 @@ def test_the_file_holds_arrays_and_json_and_nothing_to_unpickle(name, path):
     assert all(array.dtype.kind in "fiubU" for array in members.values())
     header = json.loads(str(members["header"]))
     assert header["format"] == "gptd-rl model"
-    assert header["version"] == 2
+    assert header["version"] == 3
 
 
 def test_actions_that_only_pickle_could_keep_are_refused(path):
@@ -232,8 +232,15 @@ def rewrite(path, **changed) -> None:
 
 
 def test_a_newer_version_asks_for_an_upgrade(saved):
-    rewrite(saved, version=3)
-    with pytest.raises(ValueError, match=r"format version 3, this release reads up to 2: upgrade"):
+    rewrite(saved, version=4)
+    with pytest.raises(ValueError, match=r"format version 4, this release reads up to 3: upgrade"):
+        gptd_rl.load(saved)
+
+
+@pytest.mark.parametrize("version", [1, 2])
+def test_load_refuses_versions_that_were_never_released(version, saved):
+    rewrite(saved, version=version)
+    with pytest.raises(ValueError, match=rf"format version is {version}, of an unreleased gptd-rl"):
         gptd_rl.load(saved)
 
 

@@ -1,4 +1,4 @@
-"""The callback for Stable-Baselines3: it logs what an evaluation found, and training goes on as if not watched."""
+"""The callback for Stable-Baselines3: its log, its errors, and that it does not disturb training."""
 
 import random
 import subprocess
@@ -25,7 +25,7 @@ import gptd_rl.evaluation.callback as module  # noqa: E402
 from gptd_rl.evaluation import GPTDEvalCallback  # noqa: E402
 from gptd_rl.evaluation.callback import numbers, snapshot  # noqa: E402
 from gptd_rl.exceptions import AgentError, CollectionError, EvaluationWarning  # noqa: E402
-from gptd_rl.sb3.loading import Normalised  # noqa: E402
+from gptd_rl.sb3.policies import NormalizedPolicy  # noqa: E402
 
 QUICK: dict[str, Any] = dict(n_transitions=120, n_episodes=4, n_states=8)
 
@@ -39,7 +39,7 @@ def one_thread():
 
 
 class Corridor(gym.Env):
-    """Walk from somewhere to the end at 0; a step costs 1. One observation, far from mean 0 and variance 1."""
+    """Walk to the end at 0; a step costs 1. One observation, far from mean 0 and variance 1."""
 
     observation_space: Any = spaces.Box(0.0, 100.0, (1,), np.float32)
     action_space: Any = spaces.Discrete(2)
@@ -74,7 +74,7 @@ def a2c(env: Any = None, **settings: Any) -> Any:
 
 
 class Written(KVWriter):
-    """What the logger dumped: steps and numbers."""
+    """Steps and numbers that the logger wrote."""
 
     def __init__(self) -> None:
         self.rows: list[tuple[int, dict[str, Any], dict[str, Any]]] = []
@@ -103,17 +103,17 @@ def learnt() -> tuple[Any, GPTDEvalCallback, Written]:
 
 @pytest.fixture
 def calls(monkeypatch) -> list[tuple[Any, Any, dict[str, Any]]]:
-    """Evaluations asked for; none is made."""
+    """Calls of evaluate_agent, which is replaced."""
     found: list[tuple[Any, Any, dict[str, Any]]] = []
     monkeypatch.setattr(module, "evaluate_agent", lambda agent, env, **options: found.append((agent, env, options)))
     monkeypatch.setattr(module, "numbers", lambda evaluation: {"gptd/value": float(len(found))})
     return found
 
 
-# What is logged, and when
+# Logging
 
 
-def test_what_was_found_is_in_the_log(learnt) -> None:
+def test_callback_logs_the_results(learnt) -> None:
     _, callback, written = learnt
     ours = [(step, values, excluded) for step, values, excluded in written.rows if "gptd/value" in values]
     assert [step for step, _, _ in ours] == [100, 200]
@@ -125,70 +125,72 @@ def test_what_was_found_is_in_the_log(learnt) -> None:
     assert values["gptd/coverage"] == found.check.scores[0].coverage[-1]
     assert values["gptd/rmse"] == found.check.scores[0].rmse
     assert_allclose(values["gptd/critic_rmse"], found.check.scores[1].rmse)
-    assert values["gptd/relevance/input_0"] == found.relevance.strengths[0]
+    assert values["gptd/relevance/input_0"] == found.relevance.scaled_relevances[0]
     assert values["time/total_timesteps"] == 200
     assert "tensorboard" in excluded["time/total_timesteps"]
 
 
-def test_the_callback_keeps_what_it_logged(learnt) -> None:
+def test_callback_keeps_the_logged_numbers(learnt) -> None:
     _, callback, written = learnt
     assert [found["time/total_timesteps"] for found in callback.evaluations] == [100, 200]
     logged = [values for _, values, _ in written.rows if "gptd/value" in values]
     for values, found in zip(logged, callback.evaluations, strict=True):
-        assert values.items() >= found.items(), "beside what training had logged"
+        assert values.items() >= found.items(), "beside the numbers of training"
 
 
-def test_the_last_evaluation_is_about_the_model_as_it_was(learnt) -> None:
+def test_callback_last_is_of_the_model_at_that_time(learnt) -> None:
     model, callback, _ = learnt
     found = callback.last
     assert_array_equal(found.value.predict(found.check.states), found.check.predicted)
     assert_array_equal(found.critic(found.check.states), found.check.critic)
     now = model.policy.predict_values(model.policy.obs_to_tensor(np.array([[50.0]], dtype=np.float32))[0]).item()
-    assert now != found.critic(np.array([[50.0]]))[0], "the model has learnt on"
+    assert now != found.critic(np.array([[50.0]]))[0], "the model has changed since"
 
 
-def test_names_of_inputs_are_keys(learnt) -> None:
+def test_numbers_have_keys_from_input_names(learnt) -> None:
     found = learnt[1].last
-    named = replace(found, setting=replace(found.setting, inputs=("speed of θ₁ / s",)))
+    named = replace(found, config=replace(found.config, inputs=("speed of θ₁ / s",)))
     assert "gptd/relevance/speed_of_θ₁_s" in numbers(named)
 
 
-def test_the_coverage_is_that_of_the_widest_interval(learnt) -> None:
+def test_numbers_have_the_coverage_of_the_95_percent_interval(learnt) -> None:
     found = learnt[1].last
     score = replace(found.check.scores[0], coverage=(0.4, 0.7, 0.9))
     assert numbers(replace(found, check=replace(found.check, scores=(score,))))["gptd/coverage"] == 0.9
 
 
-def test_without_a_critic_there_is_no_error_of_one(learnt) -> None:
+def test_numbers_without_a_critic(learnt) -> None:
     found = learnt[1].last
     assert "gptd/critic_rmse" not in numbers(replace(found, check=replace(found.check, critic=None)))
 
 
 @pytest.mark.parametrize(("n_envs", "expected"), [(1, [7, 14]), (3, [21, 42])])
-def test_eval_freq_counts_calls_as_stable_baselines_does(calls, n_envs: int, expected: list[int]) -> None:
+def test_callback_eval_freq_counts_calls(calls, n_envs: int, expected: list[int]) -> None:
     callback = GPTDEvalCallback(corridor(), eval_freq=7)
     a2c(several(n_envs)).learn(15 * n_envs, callback=callback)
     assert [found["time/total_timesteps"] for found in callback.evaluations] == expected
 
 
-def test_options_are_passed_on(calls) -> None:
+def test_callback_passes_options_to_evaluate_agent(calls) -> None:
     env = corridor()
     callback = GPTDEvalCallback(env, 5, 77, 0.5, False, 9, n_episodes=3, n_states=4)
     a2c().learn(10, callback=callback)
     ((agent, place, options),) = calls
     assert place is env and type(agent) is sb3.A2C
-    expected = dict(n_transitions=77, gamma=0.5, deterministic=False, seed=9, n_episodes=3, n_states=4, thorough=False)
+    expected = dict(
+        n_transitions=77, gamma=0.5, deterministic=False, seed=9, n_episodes=3, n_states=4, analyse_inputs=False
+    )
     assert options == expected
 
 
 @pytest.mark.parametrize("env", ["CartPole-v1", gym.spec("CartPole-v1")])
-def test_an_id_will_do(calls, env: Any) -> None:
+def test_callback_takes_an_environment_id(calls, env: Any) -> None:
     callback = GPTDEvalCallback(env, eval_freq=5)
     sb3.A2C("MlpPolicy", "CartPole-v1", device="cpu").learn(5, callback=callback)
     assert calls[0][1] is env
 
 
-def test_verbose_prints_a_line(capsys) -> None:
+def test_callback_verbose_prints_a_line(capsys) -> None:
     found = {"gptd/value": 1.0, "gptd/value_lower": 0.5, "gptd/value_upper": 1.5}
     for verbose in (0, 1):
         callback = GPTDEvalCallback(corridor(), verbose=verbose)
@@ -211,7 +213,7 @@ def weights(model: Any) -> Any:
     ("algorithm", "settings"),
     [("A2C", {}), ("DQN", dict(learning_starts=20, exploration_fraction=1.0, train_freq=2))],
 )
-def test_training_leads_to_the_same_weights(algorithm: str, settings: dict[str, Any], deterministic: bool) -> None:
+def test_callback_does_not_change_the_weights(algorithm: str, settings: dict[str, Any], deterministic: bool) -> None:
     def train(callback: Any) -> Any:
         settings_ = dict(policy_kwargs=dict(net_arch=[8]), seed=0, device="cpu") | settings
         return getattr(sb3, algorithm)("MlpPolicy", corridor(), **settings_).learn(150, callback=callback)
@@ -223,7 +225,7 @@ def test_training_leads_to_the_same_weights(algorithm: str, settings: dict[str, 
     assert_array_equal(with_it._last_obs, without._last_obs)
 
 
-def test_nothing_around_changes(monkeypatch) -> None:
+def test_callback_restores_random_state_and_training_mode(monkeypatch) -> None:
     def evaluate(agent: Any, env: Any, **options: Any) -> Any:
         random.random()
         np.random.rand()  # noqa: NPY002
@@ -247,7 +249,7 @@ def test_nothing_around_changes(monkeypatch) -> None:
     assert [state() for state in states] == before
 
 
-def test_a_snapshot_stays_as_it_is() -> None:
+def test_snapshot_does_not_change_with_training() -> None:
     model = a2c()
     x = np.array([[10.0], [90.0]], dtype=np.float32)
     kept, before = snapshot(model), model.policy.get_distribution(torch.tensor(x)).distribution.probs.tolist()
@@ -256,7 +258,7 @@ def test_a_snapshot_stays_as_it_is() -> None:
     assert kept.policy.get_distribution(torch.tensor(x)).distribution.probs.tolist() == before
 
 
-def test_a_snapshot_of_state_dependent_exploration() -> None:
+def test_snapshot_of_state_dependent_exploration() -> None:
     model = sb3.A2C("MlpPolicy", "Pendulum-v1", use_sde=True, seed=0, device="cpu").learn(10)
     model.policy.reset_noise()  # a tensor that PyTorch does not copy
     x = np.array([[1.0, 0.0, 0.5]], dtype=np.float32)
@@ -265,45 +267,45 @@ def test_a_snapshot_of_state_dependent_exploration() -> None:
     assert_array_equal(kept.predict(x, deterministic=False)[0], before)
 
 
-# Normalisation
+# Normalization
 
 
-def normalised() -> Any:
+def normalized() -> Any:
     return VecNormalize(several(), gamma=0.99)
 
 
 @pytest.mark.parametrize("wrapped", [True, False])
-def test_observations_are_normalised_by_the_statistics_of_the_moment(calls, wrapped: bool) -> None:
+def test_callback_normalizes_by_present_statistics(calls, wrapped: bool) -> None:
     inner = several(1)
     eval_env = VecNormalize(inner, training=False) if wrapped else inner
-    training = normalised()
+    training = normalized()
     model = a2c(training)
     callback = GPTDEvalCallback(eval_env, eval_freq=5)
     model.learn(20, callback=callback)
     (first, place, _), (second, _, _) = calls
-    assert place is inner, "without a normaliser of its own"
+    assert place is inner, "without its VecNormalize"
     for agent in (first, second):
-        assert isinstance(agent, Normalised) and agent.model.policy is not model.policy
+        assert isinstance(agent, NormalizedPolicy) and agent.model.policy is not model.policy
     assert first.statistics.obs_rms.count < second.statistics.obs_rms.count
     assert_allclose(second.statistics.obs_rms.mean, training.obs_rms.mean)
     assert second.statistics.venv is None
 
 
-def test_with_normalisation_states_and_values_are_in_their_own_units() -> None:
-    training = normalised()
+def test_callback_results_are_in_units_of_the_environment() -> None:
+    training = normalized()
     callback = GPTDEvalCallback(several(1), eval_freq=100, **QUICK)
     a2c(training).learn(200, callback=callback)
     found = callback.last
     assert found is not None
     assert set(np.unique(found.data.states)) <= {10.0 * i for i in range(10)}
     assert set(np.unique(found.data.rewards)) <= {0.0, -1.0}
-    assert training.training, "goes on learning its statistics"
+    assert training.training, "its statistics are still updated"
 
 
-# What goes wrong
+# Errors
 
 
-def test_a_failing_evaluation_does_not_end_training(monkeypatch) -> None:
+def test_callback_warns_if_an_evaluation_fails(monkeypatch) -> None:
     def evaluate(*args: Any, **options: Any) -> Any:
         raise CollectionError("the floor\ngave way")
 
@@ -318,7 +320,7 @@ def test_a_failing_evaluation_does_not_end_training(monkeypatch) -> None:
     assert callback.evaluations == [] and callback.last is None
 
 
-def test_an_environment_that_fails_is_a_warning(monkeypatch) -> None:
+def test_callback_warns_if_the_environment_fails(monkeypatch) -> None:
     callback = GPTDEvalCallback(corridor(), eval_freq=1, **QUICK)
     callback.init_callback(a2c())
     monkeypatch.setattr(Corridor, "fails", True)
@@ -326,7 +328,7 @@ def test_an_environment_that_fails_is_a_warning(monkeypatch) -> None:
         assert callback.on_step()
 
 
-def test_who_wants_to_stop_can(monkeypatch) -> None:
+def test_callback_warning_as_error_ends_training(monkeypatch) -> None:
     monkeypatch.setattr(module, "evaluate_agent", lambda *args, **options: 1 / 0)
     monkeypatch.setattr(warnings, "filters", [])
     warnings.simplefilter("error", EvaluationWarning)
@@ -344,7 +346,7 @@ def test_who_wants_to_stop_can(monkeypatch) -> None:
         (dict(gamma=1.5), r"the discount gamma must lie in \[0, 1\]; got 1.5."),
     ],
 )
-def test_bad_settings_are_refused_at_once(settings: dict[str, Any], message: str) -> None:
+def test_callback_refuses_bad_settings(settings: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         GPTDEvalCallback("CartPole-v1", **settings)
 
@@ -358,7 +360,7 @@ def test_bad_settings_are_refused_at_once(settings: dict[str, Any], message: str
         (3, TypeError, "expected an environment id, .* got int"),
     ],
 )
-def test_an_environment_that_does_not_fit_is_refused_before_training(env: Any, error: Any, message: str) -> None:
+def test_callback_refuses_other_environments_before_training(env: Any, error: Any, message: str) -> None:
     model = a2c()
     with pytest.raises(error, match=message) as raised:
         model.learn(10, callback=GPTDEvalCallback(env))
@@ -366,14 +368,14 @@ def test_an_environment_that_does_not_fit_is_refused_before_training(env: Any, e
     assert model.num_timesteps == 0
 
 
-def test_other_agents_are_refused_before_training() -> None:
+def test_callback_refuses_other_agents_before_training() -> None:
     agent = gptd_rl.agents.PolicyIteration("CartPole-v1")
     with pytest.raises(TypeError, match="expected a Stable-Baselines3 model; got PolicyIteration"):
         agent.learn(10, callback=GPTDEvalCallback("CartPole-v1"))
 
 
 @pytest.mark.parametrize("kind", ["env", "inside", "vector", "normalised"])
-def test_the_environment_of_the_training_is_refused(kind: str) -> None:
+def test_callback_refuses_the_training_environment(kind: str) -> None:
     env = corridor()
     training: Any = VecNormalize(DummyVecEnv([lambda: env]))
     given = dict(env=env, inside=TimeLimit(env.unwrapped, 5), vector=training.venv, normalised=training)[kind]
@@ -388,7 +390,7 @@ def run(code: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
 
 
-def test_without_the_extra_one_line_says_so() -> None:
+def test_callback_without_stable_baselines3() -> None:
     hide = "import sys; sys.modules['stable_baselines3'] = None\n"
     done = run(hide + "from gptd_rl.evaluation import GPTDEvalCallback")
     assert done.returncode == 1
@@ -398,12 +400,12 @@ def test_without_the_extra_one_line_says_so() -> None:
     assert done.stdout == "evaluate_agent\n", done.stderr
 
 
-def test_it_is_imported_only_when_asked_for() -> None:
+def test_evaluation_does_not_import_stable_baselines3() -> None:
     done = run("import sys, gptd_rl.evaluation; print({'torch', 'stable_baselines3'} & set(sys.modules))")
     assert done.stdout == "set()\n", done.stderr
 
 
-def test_the_package_has_no_other_attributes() -> None:
-    assert gptd_rl.evaluation.__all__ == ["GPTDEvalCallback"]
+def test_evaluation_public_names() -> None:
+    assert gptd_rl.evaluation.__all__ == ["Evaluation", "GPTDEvalCallback", "evaluate_agent"]
     with pytest.raises(AttributeError, match=r"module 'gptd_rl.evaluation' has no attribute 'Callback'"):
         _ = gptd_rl.evaluation.Callback

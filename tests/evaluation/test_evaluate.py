@@ -1,4 +1,4 @@
-"""`evaluate_agent` from end to end, with small budgets: every kind of environment and agent, and what can be wrong."""
+"""`evaluate_agent` from end to end, with small budgets: every kind of environment and agent, and errors."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import json
 import re
 import threading
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import gymnasium as gym
@@ -19,19 +18,17 @@ from gymnasium.wrappers import TimeLimit
 from numpy.testing import assert_allclose, assert_array_equal
 
 import gptd_rl
-from gptd_rl import CollectionError, Trajectories, evaluate_agent
+from gptd_rl import CollectionError, evaluate_agent
 from gptd_rl.agents import TowardsMiddle
 from gptd_rl.cli import main as cli
-from gptd_rl.evaluation import calibration, fitting
-from gptd_rl.evaluation.checking import SHARES, Observed, check, disagreements, observe, score
-from gptd_rl.evaluation.environments import MAX_ENVS, opened
-from gptd_rl.evaluation.off_policy import ValueOfActions
-from gptd_rl.evaluation.results import LEVELS, Evaluation
-from gptd_rl.evaluation.value_models import Returns
+from gptd_rl.evaluation import fitting
+from gptd_rl.evaluation.environments import open_environment
+from gptd_rl.evaluation.ground_truth import collect_ground_truth
+from gptd_rl.evaluation.results import Evaluation
 from gptd_rl.exceptions import AgentError
-from gptd_rl.sb3 import critics
-from gptd_rl.sb3.critics import critic_of
-from tests.mdps import Spiral, Walk
+from gptd_rl.rollouts.environments import MAX_ENVS
+from gptd_rl.temporal.returns import Returns
+from tests.evaluation.test_scoring import Fixed
 
 sb3 = pytest.importorskip("stable_baselines3")
 torch = pytest.importorskip("torch")
@@ -96,7 +93,7 @@ def as_text(found: Evaluation) -> str:
 
 
 def sane(found: Evaluation, inputs: int, kind: str = "rollouts") -> None:
-    """What holds of every evaluation."""
+    """Properties of every evaluation."""
     as_text(found)
     check = found.check
     n = len(check.states)
@@ -107,9 +104,9 @@ def sane(found: Evaluation, inputs: int, kind: str = "rollouts") -> None:
     assert (check.lower <= check.predicted).all() and (check.predicted <= check.upper).all()
     assert check.scores[0].name == "GPTD" and check.scores[-1].name == "Monte Carlo"
     assert set(check.reliability) == {one.name for one in check.scores}
-    assert sum(found.setting.learners.values()) == pytest.approx(1.0)
+    assert sum(found.config.learners.values()) == pytest.approx(1.0)
     assert found.start.n_episodes == SMALL["n_episodes"]
-    assert len(found.setting.inputs) == inputs == len(found.relevance.strengths)
+    assert len(found.config.inputs) == inputs == len(found.relevance.scaled_relevances)
     assert_array_equal(found.value.predict(check.states), check.predicted)
 
 
@@ -117,7 +114,7 @@ def sane(found: Evaluation, inputs: int, kind: str = "rollouts") -> None:
 
 
 @pytest.mark.parametrize("gamma", [0.0, 0.9, 1.0])
-def test_the_gridworld_whose_value_is_known(gamma):
+def test_evaluate_agent_in_a_gridworld_with_known_value(gamma):
     found = evaluate_agent(TowardsMiddle(), GRID, gamma=gamma, n_transitions=300, n_episodes=20, n_states=60)
     truth = TowardsMiddle().value(found.check.states, gamma)
     assert_allclose(found.check.observed, truth, atol=1e-9)
@@ -129,11 +126,11 @@ def test_the_gridworld_whose_value_is_known(gamma):
     assert_allclose(
         found.start.value.estimate, TowardsMiddle().value(found.data.states[found.data.starts], gamma).mean()
     )
-    assert found.setting.env == GRID and found.setting.inputs == ("x", "y") and found.setting.agent == "TowardsMiddle"
+    assert found.config.env == GRID and found.config.inputs == ("x", "y") and found.config.agent == "TowardsMiddle"
     assert found.warnings == ()
 
 
-def test_returns_from_the_start():
+def test_evaluate_agent_start_values_and_returns():
     found = evaluate_agent(TowardsMiddle(), GRID, **SMALL | dict(n_episodes=9), seed=4)
     env = gym.make(GRID)
     lengths = [float(abs(env.reset(seed=1_000_004 + i)[0][0] - 6)) for i in range(9)]  # a step costs 1
@@ -150,14 +147,14 @@ def test_returns_from_the_start():
     assert (found.start.value.upper - starts.mean()) * np.sqrt(n) / starts.std(ddof=1) == pytest.approx(1.99, abs=0.06)
 
 
-def test_random_futures():
+def test_evaluate_agent_in_a_stochastic_environment():
     found = evaluate_agent(go, Line(noise=0.9), **SMALL, gamma=0.9)
     sane(found, 1)
     assert found.check.n_rollouts == 10 and (found.check.errors > 0).mean() > 0.5
     assert found.relevance.kernel == "ard" and found.relevance.kept == (0,)
 
 
-def test_rewards_that_never_differ():
+def test_evaluate_agent_with_constant_rewards():
     class Same(Line):
         def _reward(self, action):
             return 0.0
@@ -168,16 +165,16 @@ def test_rewards_that_never_differ():
     assert found.check.scores[0].coverage == (1.0, 1.0, 1.0)
 
 
-def test_episodes_that_are_only_cut_off():
+def test_evaluate_agent_with_truncated_episodes_only():
     env = gym.make("Pendulum-v1", max_episode_steps=10)
     found = evaluate_agent(lambda obs: np.zeros(1, dtype=np.float32), env, **SMALL, gamma=0.8)
     sane(found, 3)
-    assert found.setting.n_terminated == 0 and any("No episode ended by itself" in w for w in found.warnings)
+    assert found.config.n_terminated == 0 and any("No episode terminated" in w for w in found.warnings)
     assert any(re.search("fewer than 25 ?% fail", w) for w in found.warnings)  # 12 episodes
-    # Life goes on beyond the cut in the check: 20 steps are as good as all.
+    # Rollouts of the check continue after the time limit.
     state = np.arctan2(found.check.states[:, 1], found.check.states[:, 0])
     assert (np.abs(found.check.observed) >= state**2 - 1e-6).all()
-    # What was cut off counts in the values of starts, too.
+    # Start values include V at the end of truncated episodes.
     ends = found.value.predict(found.data.states[found.data.last])
     returns = Returns.of(found.data)
     starts = returns.y[found.data.starts] + 0.8**10 * ends
@@ -188,7 +185,7 @@ def test_episodes_that_are_only_cut_off():
 # Kinds of environments
 
 
-def test_an_environment_is_left_as_it_was_but_reset():
+def test_evaluate_agent_does_not_close_a_given_environment():
     class Closing(Line):
         is_closed = False
 
@@ -202,26 +199,26 @@ def test_an_environment_is_left_as_it_was_but_reset():
     assert not env.step(0)[3] and env._max_episode_steps == 50
 
 
-def test_environments_that_were_made_are_closed(monkeypatch):
+def test_open_environment_closes_what_it_made(monkeypatch):
     closed: list[Any] = []
     monkeypatch.setattr(type(cartpole().unwrapped), "close", lambda self: closed.append(self))
-    with opened("CartPole-v1", None, 3000) as (place, _):
-        assert place.many.num_envs == 3 and place.name == "CartPole-v1"
-        assert place.input_names == ("position", "velocity", "angle", "angular velocity")
+    with open_environment("CartPole-v1", None, 3000) as (env, _):
+        assert env.vector_env.num_envs == 3 and env.name == "CartPole-v1"
+        assert env.input_names == ("position", "velocity", "angle", "angular velocity")
     assert len(closed) == 4
     closed.clear()
-    with pytest.raises(AgentError), opened("CartPole-v1", ppo("Acrobot-v1"), 3000):
+    with pytest.raises(AgentError), open_environment("CartPole-v1", ppo("Acrobot-v1"), 3000):
         pass
     assert len(closed) == 1
 
 
 @pytest.mark.parametrize(("n_transitions", "n"), [(1, 1), (1999, 1), (2000, 2), (10**6, MAX_ENVS)])
-def test_how_many_environments(n_transitions, n):
-    with opened("CartPole-v1", None, n_transitions) as (place, _):
-        assert place.many.num_envs == n
+def test_open_environment_number_of_environments(n_transitions, n):
+    with open_environment("CartPole-v1", None, n_transitions) as (env, _):
+        assert env.vector_env.num_envs == n
 
 
-def test_gymnasium_vectors():
+def test_evaluate_agent_in_gymnasium_vectors():
     sane(evaluate_agent(go, SyncVectorEnv([Line, Line]), **SMALL), 1)
     found = evaluate_agent(go, AsyncVectorEnv([lambda: TimeLimit(Line(), 30)] * 2), **SMALL)
     sane(found, 1, "returns")
@@ -236,7 +233,7 @@ def _line_values(states: Any, gamma: float) -> Any:
     return -(1 - gamma**steps) / (1 - gamma)
 
 
-def test_environments_that_cannot_be_copied():
+def test_evaluate_agent_in_an_environment_without_copies():
     class Locked(Line):
         def __init__(self) -> None:
             super().__init__()
@@ -247,43 +244,19 @@ def test_environments_that_cannot_be_copied():
     assert_allclose(found.check.observed, _line_values(found.check.states, 0.99), atol=1e-9)
 
 
-def test_what_is_cut_off_has_the_models_tail():
+def test_collect_ground_truth_adds_values_of_truncated_episodes():
     class Locked(Line):
         def __deepcopy__(self, memo):
             raise TypeError("no copies")
 
     env = TimeLimit(Locked(), 2)
-    with opened(env, go, 10) as (place, policy):
-        assert place.one is None
+    with open_environment(env, go, 10) as (opened, policy):
+        assert opened.template_env is None
         options: dict[str, Any] = dict(n_episodes=8, n_states=100, gamma=0.5, seed=0, deterministic=True)
-        found = observe(place, policy, Fixed(-40.0), tick=lambda done, total: None, **options)
+        found = collect_ground_truth(opened, policy, Fixed(-40.0), tick=lambda done, total: None, **options)
     # Two steps at most: −1.5 and a quarter of the tail from the start, −1 and half of it behind; nothing after the end.
     assert {-1.0, -1.5, -11.5} < set(found.values) == {-1.0, -1.5, -11.5, -21.0}
     assert found.n_rollouts == 0 and set(found.returns) == {-2.0}
-
-
-def test_intervals_come_from_left_out_episodes(monkeypatch):
-    left, calibrated = [], []
-    original, judge = calibration.left_out, calibration.calibrate
-
-    def spy_left_out(*args):
-        left.append(original(*args))
-        return left[-1]
-
-    def spy_calibrate(*args):
-        calibrated.append(args)
-        return judge(*args)
-
-    monkeypatch.setattr(fitting, "left_out", spy_left_out)
-    monkeypatch.setattr(fitting, "calibrate", spy_calibrate)
-    data = Walk().sample(150, np.random.default_rng(0))
-    found = fitting.fit(data, None, is_categorical=False, thorough=True, tick=lambda done, total: None)
-    assert_array_equal(calibrated[0][1], left[0] @ np.array(list(found.learners.values())))
-    assert_array_equal(calibrated[1][1], left[1][:, 0])
-    assert calibrated[0][3] is not None and calibrated[1][3] is None
-    returns = Returns.of(data)
-    rest = returns.z * calibrated[0][1][returns.end]
-    assert_allclose(found.start_values, (returns.y + rest)[data.starts])
 
 
 class Forgetful(Line, EzPickle):
@@ -294,19 +267,19 @@ class Forgetful(Line, EzPickle):
         Line.__init__(self)
 
 
-def test_environments_whose_copies_forget():
+def test_evaluate_agent_in_an_environment_whose_copies_are_new():
     found = evaluate_agent(go, Forgetful(), **SMALL)
     assert_allclose(found.check.observed, _line_values(found.check.states, 0.99), atol=1e-9)
 
 
-def test_stable_baselines_vectors():
+def test_evaluate_agent_in_a_dummy_vec_env():
     env = vec_env.DummyVecEnv([cartpole] * 2)
     model = ppo(env)
     found = evaluate_agent(model, env, **SMALL)
     sane(found, 4)
-    assert found.setting.agent == "PPO" and found.setting.env == "CartPole-v1" and found.setting.gamma == 0.99
+    assert found.config.agent == "PPO" and found.config.env == "CartPole-v1" and found.config.gamma == 0.99
     assert [one.name for one in found.check.scores] == ["GPTD", "PPO's critic", "Monte Carlo"]
-    assert set(found.setting.learners) >= {"GPTD", "critic, refitted", "critic, refitted, and GPTD"}
+    assert set(found.config.learners) >= {"GPTD", "critic, refitted", "critic, refitted, and GPTD"}
     assert found.critic is not None and found.check.critic is not None
     assert_array_equal(found.check.critic, found.critic(found.check.states))
     assert env.reset().shape == (2, 4)
@@ -314,7 +287,7 @@ def test_stable_baselines_vectors():
     assert as_text(evaluate_agent(model, **SMALL)) == as_text(found)
 
 
-def test_stable_baselines_processes():
+def test_evaluate_agent_in_a_subproc_vec_env():
     env = vec_env.SubprocVecEnv([cartpole] * 2, start_method="fork")
     try:
         sane(evaluate_agent(ppo(), env, **SMALL), 4, "returns")
@@ -322,7 +295,7 @@ def test_stable_baselines_processes():
         env.close()
 
 
-def test_behind_a_normaliser_everything_is_in_the_environments_units():
+def test_evaluate_agent_behind_vec_normalize_is_in_units_of_the_environment():
     inside = vec_env.DummyVecEnv([cartpole] * 2)
     env = vec_env.VecNormalize(inside)
     env.obs_rms.mean[:], env.obs_rms.var[:] = [0.1, 0.2, 0.3, 0.4], 4.0
@@ -334,12 +307,12 @@ def test_behind_a_normaliser_everything_is_in_the_environments_units():
     assert np.abs(found.data.states[found.data.starts]).max() <= 0.05  # CartPole's own starts
 
     class Shifted:
-        """The same agent, told by hand what to see."""
+        """The same agent, with normalization by hand."""
 
         def __init__(self) -> None:
             self.model = ppo()
 
-        def predict(self, observation, deterministic):
+        def predict(self, observation, deterministic=False):
             return self.model.predict(env.normalize_obs(observation), deterministic=deterministic)
 
     other = evaluate_agent(Shifted(), inside, **SMALL)
@@ -348,15 +321,15 @@ def test_behind_a_normaliser_everything_is_in_the_environments_units():
 
 
 @pytest.mark.parametrize("policy", [None, lambda obs: int(obs[2] > 0)])
-def test_policies_of_other_kinds_behind_a_normaliser(policy):
+def test_evaluate_agent_other_policies_behind_vec_normalize(policy):
     sane(evaluate_agent(policy, vec_env.VecNormalize(vec_env.DummyVecEnv([cartpole] * 2)), **SMALL), 4)
 
 
-def test_states_from_a_list():
+def test_evaluate_agent_with_discrete_observations():
     found = evaluate_agent(None, "FrozenLake-v1", **SMALL)
     sane(found, 16)
-    assert found.setting.is_categorical and found.setting.inputs[3] == "state 3"
-    assert found.relevance.kernel == "isotropic" and found.setting.agent == "random actions"
+    assert found.config.is_categorical and found.config.inputs[3] == "state 3"
+    assert found.relevance.kernel == "isotropic" and found.config.agent == "random actions"
 
 
 class Parts(gym.ObservationWrapper):
@@ -370,18 +343,18 @@ class Parts(gym.ObservationWrapper):
         return dict(cart=observation[:2], pole=observation[2:])
 
 
-def test_observations_of_several_parts():
+def test_evaluate_agent_with_dict_observations():
     parts = evaluate_agent(lambda obs: int(obs["pole"][0] > 0), Parts(cartpole()), **SMALL)
     sane(parts, 4)
-    assert parts.setting.inputs == ("position", "velocity", "angle", "angular velocity")
+    assert parts.config.inputs == ("position", "velocity", "angle", "angular velocity")
     whole = evaluate_agent(lambda obs: int(obs[2] > 0), cartpole(), **SMALL)
     assert_array_equal(parts.check.observed, whole.check.observed)
     assert_array_equal(parts.check.predicted, whole.check.predicted)
 
 
-def test_names_of_inputs():
+def test_evaluate_agent_input_names():
     found = evaluate_agent(go, Line(), **SMALL, input_names=["how far"])
-    assert found.setting.inputs == ("how far",) and found.setting.env == "Line"
+    assert found.config.inputs == ("how far",) and found.config.env == "Line"
     with pytest.raises(ValueError, match=r"^input_names must have 1 entries, .*got 2\.$"):
         evaluate_agent(go, Line(), **SMALL, input_names=["a", "b"])
 
@@ -390,33 +363,33 @@ def test_names_of_inputs():
 
 
 @pytest.mark.parametrize("n_transitions", [2, 5, 50])
-def test_few_transitions(n_transitions):
+def test_evaluate_agent_with_few_transitions(n_transitions):
     found = evaluate_agent(TowardsMiddle(), GRID, **SMALL | dict(n_transitions=n_transitions))
     sane(found, 2)
-    assert found.setting.n_transitions == n_transitions
-    assert any(f"Only {found.setting.n_episodes} episodes" in w for w in found.warnings)
+    assert found.config.n_transitions == n_transitions
+    assert any(f"Only {found.config.n_episodes} episodes" in w for w in found.warnings)
 
 
 @pytest.mark.parametrize("n_transitions", [20, 100])
-def test_one_run_is_enough_to_say_something(n_transitions):
+def test_evaluate_agent_with_a_single_run(n_transitions):
     lean = evaluate_agent(
         lambda obs: int(obs[2] + 0.2 * obs[3] > 0), "CartPole-v1", **SMALL | dict(n_transitions=n_transitions)
     )
     sane(lean, 4)
-    assert lean.setting.n_episodes == 1
+    assert lean.config.n_episodes == 1
 
 
-def test_one_transition_is_refused():
+def test_evaluate_agent_refuses_one_transition():
     with pytest.raises(ValueError, match=r"n_transitions|more transitions"):
         evaluate_agent(go, Line(), **SMALL | dict(n_transitions=1))
 
 
-def test_two_episodes_and_a_critic():
+def test_evaluate_agent_with_two_episodes_and_a_critic():
     env = cartpole(max_episode_steps=30)
     sane(evaluate_agent(ppo(), env, **SMALL | dict(n_transitions=15)), 4)
 
 
-def test_one_fresh_episode():
+def test_evaluate_agent_with_one_check_episode():
     found = evaluate_agent(go, Line(), **SMALL | dict(n_episodes=1, n_states=1))
     assert found.start.returns is None and found.start.n_episodes == 1 and found.start.std == 0
     assert len(found.check.states) == 1
@@ -425,15 +398,15 @@ def test_one_fresh_episode():
 
 @pytest.mark.parametrize("name", ["n_transitions", "n_episodes", "n_states"])
 @pytest.mark.parametrize("amount", [0, -1, 2.5, True])
-def test_amounts(name, amount):
+def test_evaluate_agent_refuses_bad_amounts(name, amount):
     with pytest.raises(ValueError, match=f"^{name} must be a whole number of at least 1"):
         evaluate_agent(go, Line(), **SMALL | {name: amount})
 
 
-# What can be wrong
+# Errors
 
 
-def test_no_environment():
+def test_evaluate_agent_without_an_environment():
     with pytest.raises(AgentError, match="there is no environment"):
         evaluate_agent(go)
     with pytest.raises(CollectionError, match="cannot make environment 'Nowhere-v0'"):
@@ -442,17 +415,17 @@ def test_no_environment():
         evaluate_agent(go, [cartpole()])
 
 
-def test_an_agent_from_elsewhere():
+def test_evaluate_agent_refuses_an_agent_of_another_environment():
     with pytest.raises(AgentError, match=r"observes Box\(6,\) and CartPole-v1 gives Box\(4,\)"):
         evaluate_agent(ppo("Acrobot-v1"), "CartPole-v1", **SMALL)
 
 
-def test_a_target_from_elsewhere():
+def test_evaluate_agent_refuses_a_target_of_another_environment():
     with pytest.raises(AgentError, match=r"observes Box\(6,\)"):
         evaluate_agent(None, "CartPole-v1", target=ppo("Acrobot-v1"), **SMALL)
 
 
-def test_images_are_refused():
+def test_evaluate_agent_refuses_images():
     class Screen(Line):
         observation_space = spaces.Box(0, 255, (48, 48, 3), np.uint8)
 
@@ -461,12 +434,12 @@ def test_images_are_refused():
 
 
 @pytest.mark.parametrize("gamma", [-0.1, 1.1, np.nan])
-def test_discounts(gamma):
+def test_evaluate_agent_refuses_bad_discounts(gamma):
     with pytest.raises(ValueError, match="discount gamma must lie in"):
         evaluate_agent(go, Line(), **SMALL, gamma=gamma)
 
 
-def test_no_discount_where_nothing_ends():
+def test_evaluate_agent_refuses_gamma_1_without_an_end():
     env = gym.make("Pendulum-v1", max_episode_steps=10)
     with pytest.raises(ValueError, match="gamma is 1 and no episode terminates"):
         evaluate_agent(None, env, **SMALL, gamma=1.0)
@@ -485,18 +458,18 @@ class Tired:
         return 1
 
 
-def test_a_policy_that_raises():
+def test_evaluate_agent_policy_that_raises():
     with pytest.raises(CollectionError, match="the policy failed: RuntimeError: enough"):
         evaluate_agent(Tired(50), Line(), **SMALL)
 
 
 @pytest.mark.parametrize("patience", [125, 150])
-def test_a_policy_that_raises_in_the_check(patience):
+def test_evaluate_agent_policy_that_raises_in_the_check(patience):
     with pytest.raises(CollectionError, match="the policy failed: RuntimeError: enough"):
         evaluate_agent(Tired(patience), Line(), **SMALL)
 
 
-def test_rewards_that_are_no_numbers():
+def test_evaluate_agent_refuses_rewards_that_are_not_finite():
     class Broken(Line):
         def _reward(self, action):
             return np.nan if self.x > 0.95 else -1.0
@@ -518,7 +491,7 @@ class Endless(Line):
         return self._seen(), self.x, False, False, {}
 
 
-def test_environments_without_an_end(monkeypatch):
+def test_evaluate_agent_in_an_environment_without_an_end(monkeypatch):
     monkeypatch.setattr(Endless, "n_steps", 0)
     found = evaluate_agent(go, SyncVectorEnv([Endless] * 3), **SMALL, gamma=0.8)
     as_text(found)
@@ -528,7 +501,7 @@ def test_environments_without_an_end(monkeypatch):
 # Seeds
 
 
-def test_the_same_seed_the_same_numbers():
+def test_evaluate_agent_is_reproducible():
     model = ppo()
     torch.manual_seed(7)
     before = torch.random.get_rng_state(), np.random.get_state()[1].copy()  # type: ignore[index]  # noqa: NPY002
@@ -541,10 +514,10 @@ def test_the_same_seed_the_same_numbers():
     assert as_text(first) == as_text(again)
     other = evaluate_agent(model, "CartPole-v1", **some, seed=4)
     assert as_text(first) != as_text(other)
-    assert not first.setting.deterministic and first.check.n_rollouts == 10
+    assert not first.config.deterministic and first.check.n_rollouts == 10
 
 
-def test_the_same_seed_the_same_numbers_with_dqn():
+def test_evaluate_agent_is_reproducible_with_dqn():
     model = sb3.DQN("MlpPolicy", "CartPole-v1", buffer_size=9, device="cpu", seed=0, policy_kwargs=dict(net_arch=[8]))
     model.exploration_rate = 0.3
     before = np.random.get_state()[1].copy()  # type: ignore[index]  # noqa: NPY002
@@ -554,7 +527,7 @@ def test_the_same_seed_the_same_numbers_with_dqn():
     assert as_text(first) == as_text(again)
 
 
-def test_seeds_of_numpy():
+def test_evaluate_agent_takes_numpy_seeds():
     found = evaluate_agent(go, Line(), **SMALL, seed=np.int64(3))  # type: ignore[arg-type]
     assert as_text(found) == as_text(evaluate_agent(go, Line(), **SMALL, seed=3))
 
@@ -562,7 +535,7 @@ def test_seeds_of_numpy():
 # Progress
 
 
-def test_progress():
+def test_evaluate_agent_progress():
     told: list[tuple[str, int, int]] = []
     evaluate_agent(go, Line(), **SMALL, progress=lambda *what: told.append(what))
     stages = [stage for stage, _, _ in told]
@@ -577,7 +550,7 @@ def test_progress():
 # Relevance
 
 
-def test_directions(monkeypatch):
+def test_relevance_directions(monkeypatch):
     monkeypatch.setattr(fitting, "MAX_COMPARED_INPUTS", 12)
 
     class Diagonal(Line):
@@ -599,155 +572,22 @@ def test_directions(monkeypatch):
 
     found = evaluate_agent(go, Diagonal(), **SMALL, gamma=0.9)
     assert found.relevance.kernel == "factor"
-    assert found.relevance.directions is not None and found.relevance.direction_strengths is not None
+    assert found.relevance.directions is not None and found.relevance.direction_relevances is not None
     assert_allclose(np.linalg.norm(found.relevance.directions, axis=1), 1.0)
     spread = found.data.states.std(axis=0)
     first = found.relevance.directions[0] / spread  # back in the inputs' units
     assert found.relevance.directions[0].min() > 0  # the largest part of a direction is positive
     assert first[0] / first[1] == pytest.approx(1.0, rel=0.25)
-    assert (np.diff(found.relevance.direction_strengths) <= 0).all()
+    assert (np.diff(found.relevance.direction_relevances) <= 0).all()
 
 
-def test_an_excerpt_has_whole_episodes():
-    data = Walk().sample(2000, np.random.default_rng(0))
-    part = fitting.excerpt(data, 900)
-    assert 900 <= len(part) < 900 + data.lengths.max()
-    starts = {tuple(data.states[s : s + n, 0]) for s, n in zip(data.starts, data.lengths, strict=True)}
-    assert all(tuple(part.states[s : s + n, 0]) in starts for s, n in zip(part.starts, part.lengths, strict=True))
-    assert fitting.excerpt(data, len(data)) is data
-    long = Spiral(time_limit=500).sample(2000, np.random.default_rng(0))
-    pieces = fitting.excerpt(long, 400)
-    assert pieces.lengths.max() <= 51 and 400 <= len(pieces) <= 451
-
-
-# Scores, by hand
-
-
-class Fixed:
-    """The same everywhere; 95 % intervals of ± 2, others in proportion."""
-
-    def __init__(self, value: float = 1.0) -> None:
-        self.value = value
-
-    def predict(self, states):
-        return np.full(len(states), self.value)
-
-    def confidence_interval(self, states, level=0.95):
-        half = 2.0 * level / 0.95
-        return self.predict(states) - half, self.predict(states) + half
-
-
-def test_scores_by_hand():
-    truth = np.array([1.0, 0.0, -1.0, 5.0])
-    found = score("ours", Fixed(), np.zeros((4, 1)), truth, np.zeros(4))
-    assert (found.name, found.half_width) == ("ours", 2.0)
-    assert found.rmse == pytest.approx(np.sqrt((0 + 1 + 4 + 16) / 4)) and found.bias == pytest.approx(-0.25)
-    assert found.coverage == (0.5, 0.5, 0.75)  # within 1.05, 1.68 and 2
-    std = 2.0 / 1.959964
-    expected = np.log(std) + 0.5 * np.log(2 * np.pi) + (0 + 1 + 4 + 16) / 4 / (2 * std**2)
-    assert found.nlpd == pytest.approx(expected, rel=1e-6)
-
-
-def test_a_truth_that_is_known_badly_is_held_more_easily():
-    # 4 from the middle: held by √(2² + (1.96·error)²) from an error of √12 / 1.96 on.
-    truth, states = np.full(2, 5.0), np.zeros((2, 1))
-    for error, held in ((1.7, 0.0), (1.8, 1.0)):
-        assert score("ours", Fixed(), states, truth, np.full(2, error)).coverage[2] == held
-
-
-def test_halves_of_what_was_observed():
-    episodes = np.array([0, 0, 3, 4, 4, 9])
-    x = np.arange(6.0)
-    known, judged = Observed(np.ones(9), x[:, None], x, 0.1 * x, episodes, 10).halves()
-    assert_array_equal(known.values, [0, 1, 3, 4])
-    assert_array_equal(judged.values, [2, 5])
-    assert_array_equal(judged.errors, 0.1 * judged.values)
-    assert_array_equal(judged.states[:, 0], judged.values)
-    assert set(known.episodes) == {0, 4} and set(judged.episodes) == {3, 9}
-    assert len(known.returns) == len(judged.returns) == 9 and known.n_rollouts == 10
-
-
-def test_one_fresh_episode_of_random_returns():
+def test_evaluate_agent_with_one_check_episode_of_random_returns():
     found = evaluate_agent(go, Line(noise=0.9), **SMALL | dict(n_episodes=1), gamma=0.9)
     as_text(found)
     assert len(found.check.states) > 0 and np.isfinite(found.check.scores[0].rmse)
 
 
-def test_a_check_by_hand():
-    truth, states = np.array([1.0, 2.5, 9.0]), np.arange(3.0)[:, None]
-    observed = Observed(np.ones(2), states, truth, np.zeros(3), np.array([0, 0, 1]), 4)
-    critic = np.array([2.0, 4.0, -8.0])
-    found = check(observed, {"GPTD": Fixed(), "other": Fixed(9.0)}, lambda x: critic)
-    assert (found.kind, found.n_rollouts) == ("rollouts", 4)
-    assert_array_equal(found.shares, SHARES)
-    assert SHARES[0] == 0.05 and SHARES[-1] == 0.95 and set(LEVELS) <= set(SHARES)
-    half = 2.0 * SHARES / 0.95
-    assert_allclose(found.reliability["GPTD"], (1.0 + (half >= 1.5)) / 3)
-    assert_allclose(found.reliability["other"], np.full(len(SHARES), 1 / 3))
-    assert [one.name for one in found.scores] == ["GPTD", "other"]
-    # 4 is outside [−1, 3] by 1, −8 by 7; 2 is inside.
-    assert [(d.state, d.critic, d.observed) for d in disagreements(found)] == [((2.0,), -8.0, 9.0), ((1.0,), 4.0, 2.5)]
-    assert [(d.value, d.lower, d.upper) for d in disagreements(found)] == [(1.0, -1.0, 3.0)] * 2
-    alone = check(Observed(np.ones(1), states, truth, np.zeros(3), np.zeros(3, dtype=int), 0), {"GPTD": Fixed()}, None)
-    assert alone.kind == "returns" and disagreements(alone) == ()
-    # One for each episode, and no more than eight.
-    far = Observed(np.ones(1), np.arange(30.0)[:, None], np.zeros(30), np.zeros(30), np.repeat(np.arange(10), 3), 1)
-    many = disagreements(check(far, {"GPTD": Fixed()}, lambda x: 10.0 + x[:, 0]))
-    assert [d.state[0] for d in many] == [29.0, 26.0, 23.0, 20.0, 17.0, 14.0, 11.0, 8.0]
-
-
-# What critics make their values of
-
-
-def make(algorithm: str) -> Any:
-    if algorithm == "PPO":
-        return ppo()
-    env = "CartPole-v1" if algorithm == "DQN" else "Pendulum-v1"
-    net = dict(net_arch=[8])
-    return getattr(sb3, algorithm)("MlpPolicy", env, buffer_size=9, device="cpu", seed=0, policy_kwargs=net)
-
-
-@pytest.mark.parametrize("algorithm", ["PPO", "DQN", "SAC", "TD3"])
-@pytest.mark.parametrize("chunk", [4096, 3])
-def test_features_make_the_critic(algorithm, chunk, monkeypatch):
-    monkeypatch.setattr(critics, "CHUNK", chunk)
-    model = make(algorithm)
-    states = np.random.default_rng(0).normal(size=(10, model.observation_space.shape[0]))
-    critic, network = critic_of(model), model.policy
-    assert critic is not None
-    features = critic.features(states)
-    if algorithm == "PPO":
-        last = [network.value_net]
-    else:
-        last = [network.q_net.q_net[-1]] if algorithm == "DQN" else [q[-1] for q in network.critic.q_networks]
-    assert features.shape == (10, 8 * len(last)) and features.dtype == np.float64
-    outputs = []
-    for layer, part in zip(last, np.split(features, len(last), axis=1), strict=True):
-        weight, bias = layer.weight.detach().numpy(), layer.bias.detach().numpy()
-        outputs.append(part @ weight.T + bias)
-        assert not layer._forward_hooks  # nobody listens any more
-    values = outputs[0].max(axis=1) if algorithm == "DQN" else np.min(outputs, axis=0)[:, 0]
-    assert_allclose(values, critic(states), rtol=1e-4, atol=1e-6)
-    assert critic.features(states[:0]).shape == (0, 8 * len(last))
-
-
-@pytest.mark.parametrize("chunk", [4096, 3, 1])
-def test_features_of_drawn_actions_are_averages(chunk, monkeypatch):
-    model = make("SAC")
-    states = np.random.default_rng(0).normal(size=(7, 3))
-    critic, best = critic_of(model, deterministic=False), critic_of(model)
-    assert critic is not None and best is not None
-    monkeypatch.setattr(critics, "CHUNK", chunk)
-    features = critic.features(states)
-    assert features.shape == (7, 16)
-    with torch.no_grad():
-        model.policy.actor.log_std.weight[:] = 0.0
-        model.policy.actor.log_std.bias[:] = -15.0  # as good as no draws: each state's average is that of its best
-    assert_allclose(critic.features(states), best.features(states), rtol=1e-3, atol=1e-4)
-    assert np.abs(features - best.features(states)).max() > 1e-3
-
-
-# Another policy on the same data
+# Off-policy evaluation
 
 
 class Steps(Line):
@@ -758,11 +598,11 @@ class Steps(Line):
         return self._seen(), -1.0, self.x >= 1.0, False, {}
 
 
-def test_a_target():
+def test_evaluate_agent_target():
     found = evaluate_agent(None, Steps(), target=go, **SMALL | dict(n_transitions=200), gamma=0.9)
     steps = np.ceil((1.0 - found.check.states[:, 0]) / 0.2 - 1e-9)
     assert_allclose(found.check.observed, -(1 - 0.9**steps) / 0.1, atol=1e-9)
-    assert found.setting.learners == {"GPTDQ": 1.0} and found.setting.agent == "random actions"
+    assert found.config.learners == {"GPTDQ": 1.0} and found.config.agent == "random actions"
     assert found.off_policy is not None
     assert found.off_policy.target == "the target (go)"
     taken = np.delete(found.data.actions, found.data.last)  # type: ignore[arg-type]
@@ -775,13 +615,13 @@ def test_a_target():
     as_text(found)
 
 
-def test_a_target_that_does_the_same():
+def test_evaluate_agent_target_with_the_same_actions():
     found = evaluate_agent(go, Steps(), target=lambda obs: 1, **SMALL)
     assert found.off_policy is not None
     assert (found.off_policy.disagreement, found.off_policy.warning) == (0.0, "")
 
 
-def test_a_target_with_real_actions():
+def test_evaluate_agent_target_with_continuous_actions():
     class Push(Line):
         action_space = spaces.Box(0.0, 2.0, (1,), np.float32)
 
@@ -802,13 +642,13 @@ def test_a_target_with_real_actions():
     assert re.search("100 ?% of the states", far.warnings[0])
 
 
-def test_a_target_that_observes_several_parts():
+def test_evaluate_agent_target_with_dict_observations():
     found = evaluate_agent(None, Parts(cartpole()), target=lambda obs: int(obs["pole"][0] > 0), **SMALL)
     assert found.off_policy is not None and 0.3 < found.off_policy.disagreement < 0.7
 
 
 class Coin:
-    """Goes far if asked for its best action, else by the toss of a coin."""
+    """Action 1 if deterministic, else a random one."""
 
     def __init__(self) -> None:
         self.rng = np.random.default_rng(0)
@@ -820,7 +660,7 @@ class Coin:
         return np.ones(n, dtype=np.int64) if deterministic else self.rng.integers(2, size=n), None
 
 
-def test_a_target_is_checked_as_it_was_learnt():
+def test_evaluate_agent_target_is_deterministic_everywhere():
     coin = Coin()
     evaluate_agent(None, Steps(), target=coin, **SMALL, gamma=0.9, deterministic=False)
     assert len(coin.asked) == 1
@@ -845,7 +685,7 @@ def run(*words: object) -> int:
 
 
 @pytest.mark.parametrize("target", [False, True])
-def test_the_command(target, agents, tmp_path, capsys):
+def test_command(target, agents, tmp_path, capsys):
     more = ["--target", agents / "second.zip"] if target else []
     code = run(
         "evaluate", "--agent", agents / "first.zip", "--env", "CartPole-v1", "--n-transitions", 200 if target else 300,
@@ -854,15 +694,15 @@ def test_the_command(target, agents, tmp_path, capsys):
     assert code == 0
     assert sorted(p.name for p in (tmp_path / "page").iterdir()) == ["evaluation.json", "index.html"]
     numbers = json.loads((tmp_path / "page" / "evaluation.json").read_text(encoding="utf-8"))
-    assert numbers["setting"]["agent"] == "PPO" and numbers["setting"]["env"] == "CartPole-v1"
-    assert numbers["setting"]["n_transitions"] == (200 if target else 300)
+    assert numbers["config"]["agent"] == "PPO" and numbers["config"]["env"] == "CartPole-v1"
+    assert numbers["config"]["n_transitions"] == (200 if target else 300)
     assert (numbers["off_policy"] is not None) == target
     page = (tmp_path / "page" / "index.html").read_text(encoding="utf-8")
     assert "CartPole-v1" in page and page.rstrip().endswith("</html>")
     assert str(tmp_path / "page") in capsys.readouterr().out.replace("\n", "")
 
 
-def test_the_command_in_another_environment(agents, tmp_path, capsys):
+def test_command_refuses_another_environment(agents, tmp_path, capsys):
     code = run("evaluate", "--agent", agents / "first.zip", "--env", "Acrobot-v1", "--out", tmp_path / "page")
     assert code == 2
     assert list(tmp_path.iterdir()) == []
@@ -870,37 +710,5 @@ def test_the_command_in_another_environment(agents, tmp_path, capsys):
     assert out == "" and len(err.strip().splitlines()) == 1 and "Box(4,)" in err and "Acrobot-v1" in err
 
 
-def test_it_is_in_the_package():
+def test_evaluate_agent_is_public():
     assert gptd_rl.evaluate_agent is evaluate_agent
-
-
-def test_excerpts_shorter_than_the_thinning(monkeypatch):
-    monkeypatch.setattr(fitting, "MAX_COMPARED_INPUTS", 12)
-    monkeypatch.setattr(fitting, "N_COMPARED", 60)
-    rng = np.random.default_rng(0)
-    episodes = [
-        dict(observations=rng.normal(size=(41, 2)), rewards=rng.normal(size=40), terminated=False) for _ in range(6)
-    ]
-    part = Trajectories.from_episodes(episodes, gamma=0.9)
-    directions, strengths = fitting._directions(SimpleNamespace(thinning_=100), part, np.ones(2))  # type: ignore[arg-type]
-    assert (directions is None) == (strengths is None)
-
-
-class Wild:
-    """A Q-function that promises more than rewards allow, but for the first state."""
-
-    def predict(self, states, actions):
-        return np.where(np.arange(len(states)) == 0, 5.0, 300.0)
-
-    def confidence_interval(self, states, actions, level):
-        middle = self.predict(states, actions)
-        return middle - 2.0, middle + 6.0
-
-
-def test_values_that_rewards_do_not_allow():
-    data = Trajectories.from_episodes([dict(observations=np.zeros((4, 1)), rewards=np.ones(3), terminated=True)], 0.9)
-    value = ValueOfActions(Wild(), lambda states: None, data)  # type: ignore[arg-type]
-    assert_allclose(value.predict(np.zeros((2, 1))), [5.0, 10.0])
-    lower, upper = value.confidence_interval(np.zeros((2, 1)))
-    assert_allclose(lower, [3.0, 0.0])
-    assert_allclose(upper, [10.0, 10.0])  # what cannot be is no interval: anything may be

@@ -1,4 +1,4 @@
-"""V^π by trying: copies of environments carried on, in chains whose value is known."""
+"""Monte Carlo estimates of V^π from copies of environments, in chains with known values."""
 
 from __future__ import annotations
 
@@ -15,8 +15,9 @@ from numpy.testing import assert_allclose, assert_array_equal
 from scipy import stats
 
 from gptd_rl import CollectionError
-from gptd_rl.evaluation import ground_truth as branching
-from gptd_rl.evaluation.ground_truth import HeldOut, Policy, copyable, fresh, held_out, rolled_out
+from gptd_rl.evaluation import ground_truth
+from gptd_rl.evaluation.environments import is_copyable
+from gptd_rl.evaluation.ground_truth import StartStates, reseeded_copy, rollout_values, sample_start_states
 
 
 class Chain(gym.Env):
@@ -40,7 +41,7 @@ class Chain(gym.Env):
     def step(self, action):
         self.n_steps += 1
         if self.n_steps > 30_000:
-            raise TimeoutError("nobody stops this")
+            raise TimeoutError("too many steps")
         self.place += 1
         at_end = self.n_cells is not None and self.place >= self.n_cells
         reward = 1.0 + self.noise * self.np_random.normal()
@@ -55,21 +56,21 @@ def stay(observation: Any) -> int:
 
 
 def no_tail(states: Any) -> Any:
-    """For where nothing is cut off, so that nobody looks at it."""
+    """For rollouts that terminate."""
     return np.full(len(states), np.nan)
 
 
-def places(env: Any, n_states: int = 50, n_episodes: int = 1, seed: int = 0, policy: Any = stay) -> HeldOut:
-    return held_out(env, policy, n_episodes=n_episodes, n_states=n_states, seed=seed, deterministic=True)
+def start_states(env: Any, n_states: int = 50, n_episodes: int = 1, seed: int = 0, policy: Any = stay) -> StartStates:
+    return sample_start_states(env, policy, n_episodes=n_episodes, n_states=n_states, seed=seed, deterministic=True)
 
 
-def values(env: Any, gamma: float, tail: Any = no_tail, *, where: HeldOut | None = None, **more: Any) -> Any:
-    where = places(env, **more) if where is None else where
-    found = rolled_out(where, stay, gamma=gamma, seed=0, deterministic=True, tail=tail)
+def values(env: Any, gamma: float, tail: Any = no_tail, *, where: StartStates | None = None, **more: Any) -> Any:
+    where = start_states(env, **more) if where is None else where
+    found = rollout_values(where, stay, gamma=gamma, seed=0, deterministic=True, tail=tail)
     return where.states[:, 0], *found
 
 
-# Held-out episodes
+# Start states
 
 
 def by_one(env: gym.Env, policy: Any, seed: int) -> tuple[float, list[Any]]:
@@ -86,21 +87,21 @@ def lean(observation: Any) -> int:
     return int(observation[2] + 0.2 * observation[3] > 0)
 
 
-def test_episodes_are_as_if_run_one_by_one():
+def test_sample_start_states_runs_episodes_as_one_by_one():
     env = gym.make("CartPole-v1", max_episode_steps=60)
-    found = places(env, n_states=10_000, n_episodes=6, seed=11, policy=lean)
+    found = start_states(env, n_states=10_000, n_episodes=6, seed=11, policy=lean)
     for i in range(6):
         total, seen = by_one(gym.make("CartPole-v1", max_episode_steps=60), lean, seed=11 + i)
         assert (found.returns[i], found.lengths[i]) == (total, len(seen))
         assert_allclose(found.states[found.episodes == i], np.array(seen))
     assert len(found.states) == found.lengths.sum() == len(found.copies) == len(found.observations)
     assert 60 in found.lengths  # as the environment ends them
-    with pytest.raises(gym.error.ResetNeeded):  # what was given was not touched
+    with pytest.raises(gym.error.ResetNeeded):  # the given environment is unchanged
         env.step(0)
 
 
 @pytest.mark.parametrize("predicts", [False, True])
-def test_stopped_episodes_are_not_stepped_nor_asked(predicts):
+def test_sample_start_states_does_not_step_finished_episodes(predicts):
     class Uneven(Chain):
         def reset(self, *, seed=None, options=None):
             assert seed is not None
@@ -118,7 +119,7 @@ def test_stopped_episodes_are_not_stepped_nor_asked(predicts):
         asked.append(observation)
         return 0
 
-    found = places(Uneven(), n_episodes=3, policy=Agent() if predicts else counted)
+    found = start_states(Uneven(), n_episodes=3, policy=Agent() if predicts else counted)
     assert_array_equal(found.lengths, [5, 4, 3])
     assert_array_equal(found.returns, [5, 4, 3])
     if predicts:
@@ -128,18 +129,18 @@ def test_stopped_episodes_are_not_stepped_nor_asked(predicts):
         assert len(asked) == 12
 
 
-def test_copies_are_in_the_states():
-    found = places(Chain(), n_states=100, n_episodes=2)
+def test_sample_start_states_copies_are_in_the_states():
+    found = start_states(Chain(), n_states=100, n_episodes=2)
     assert_array_equal(found.states[:, 0], [0, 1, 2, 3, 4] * 2)
     assert_array_equal(found.episodes, np.repeat([0, 1], 5))
     assert [c.unwrapped.place for c in found.copies] == found.states[:, 0].tolist()  # type: ignore[attr-defined]
     assert len({id(c) for c in found.copies}) == 10
 
 
-def test_every_state_is_as_likely_to_be_kept():
+def test_sample_start_states_is_uniform():
     n, counts = 600, np.zeros(10)
     for seed in range(n):
-        found = places(Chain(), n_states=3, n_episodes=2, seed=seed)
+        found = start_states(Chain(), n_states=3, n_episodes=2, seed=seed)
         assert len(found.states) == 3
         np.add.at(counts, 5 * found.episodes + found.states[:, 0].astype(int), 1)
         assert len(set(zip(found.episodes.tolist(), found.states[:, 0].tolist(), strict=True))) == 3
@@ -148,12 +149,12 @@ def test_every_state_is_as_likely_to_be_kept():
     assert stats.chi2(9).sf(statistic) > 1e-4
 
 
-def test_observations_that_the_environment_writes_over():
-    assert_array_equal(places(InPlace(Chain(), copy=True)).states[:, 0], np.arange(5.0))
+def test_sample_start_states_with_copied_observations():
+    assert_array_equal(start_states(InPlace(Chain(), copy=True)).states[:, 0], np.arange(5.0))
 
 
 class InPlace(gym.Wrapper):
-    """Hands out the same array again and again, as careless environments do."""
+    """Returns the same array at every step."""
 
     def __init__(self, env: gym.Env, copy: bool) -> None:
         super().__init__(env)
@@ -170,69 +171,69 @@ class InPlace(gym.Wrapper):
         return (self.seen.copy() if self.copy else self.seen, *rest)
 
 
-def test_observations_that_are_written_over_are_kept_as_they_were():
-    assert_array_equal(places(InPlace(Chain(), copy=False)).states[:, 0], np.arange(5.0))
+def test_sample_start_states_with_overwritten_observations():
+    assert_array_equal(start_states(InPlace(Chain(), copy=False)).states[:, 0], np.arange(5.0))
 
 
-def test_episodes_that_never_end_are_cut():
-    places(Chain(n_cells=None), n_states=3)
+def test_sample_start_states_truncates_endless_episodes():
+    assert len(start_states(Chain(n_cells=None), n_states=3).states) == 3
 
 
-# Copies with fresh luck
+# Copies
 
 
-def luck(env: gym.Env, n: int = 5) -> list[float]:
+def rewards(env: gym.Env, n: int = 5) -> list[float]:
     return [float(env.step(0)[1]) for _ in range(n)]
 
 
-def test_fresh_copies():
+def test_reseeded_copy():
     env = TimeLimit(Chain(n_cells=None, noise=1.0), 4)
     env.reset(seed=0)
     env.step(0)
-    futures = [luck(fresh(env, [seed, i])) for seed in range(2) for i in range(2)]
+    futures = [rewards(reseeded_copy(env, [seed, i])) for seed in range(2) for i in range(2)]
     assert len({tuple(f) for f in futures}) == 4
-    assert luck(fresh(env, [1, 1])) == futures[3]
-    twin = fresh(env, [0, 0])
+    assert rewards(reseeded_copy(env, [1, 1])) == futures[3]
+    twin = reseeded_copy(env, [0, 0])
     assert [twin.step(0)[3] for _ in range(20)] == [False] * 20  # no time limit
     assert twin.unwrapped.place == 21  # type: ignore[attr-defined]
-    # The environment itself goes on as if nothing had happened.
+    # The environment itself is unchanged.
     other = TimeLimit(Chain(n_cells=None, noise=1.0), 4)
     other.reset(seed=0)
     other.step(0)
-    assert luck(env, 2) == luck(other, 2)
+    assert rewards(env, 2) == rewards(other, 2)
     assert env.step(0)[3]
 
 
-def test_fresh_copies_of_what_is_not_random():
+def test_reseeded_copy_of_a_deterministic_environment():
     env = TimeLimit(Chain(n_cells=None), 4)
     env.reset(seed=0)
-    assert luck(fresh(env, [0])) == luck(fresh(env, [1]))
+    assert rewards(reseeded_copy(env, [0])) == rewards(reseeded_copy(env, [1]))
 
 
-def test_time_limits_in_all_layers():
+def test_reseeded_copy_has_no_time_limit_in_any_layer():
     env = TimeLimit(InPlace(TimeLimit(Chain(n_cells=None), 3), copy=True), 5)
     env.reset(seed=0)
-    twin = fresh(env, [0])
+    twin = reseeded_copy(env, [0])
     assert not any(twin.step(0)[3] for _ in range(10))
     assert [env.step(0)[3] for _ in range(3)] == [False, False, True]
 
 
-class OwnDice(Chain):
-    """Random by a generator of its own."""
+class OwnGenerator(Chain):
+    """Random by another generator than np_random."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.dice = np.random.default_rng(0)
+        self.generator = np.random.default_rng(0)
 
     def step(self, action):
         seen, _, *rest = super().step(action)
-        return seen, self.dice.normal(), *rest
+        return seen, self.generator.normal(), *rest
 
 
-def test_fresh_luck_from_generators_of_its_own():
-    env = OwnDice()
+def test_reseeded_copy_reseeds_other_generators():
+    env = OwnGenerator()
     env.reset(seed=0)
-    assert luck(fresh(env, [0])) != luck(fresh(env, [1]))
+    assert rewards(reseeded_copy(env, [0])) != rewards(reseeded_copy(env, [1]))
 
 
 class Locked(Chain):
@@ -244,28 +245,28 @@ class Locked(Chain):
 
 
 class Forgetful(Chain, EzPickle):
-    """Copied as Gymnasium's MuJoCo and Box2D environments are: made anew, in no state at all."""
+    """Copied as Gymnasium's MuJoCo and Box2D environments are: by making a new one."""
 
     def __init__(self) -> None:
         EzPickle.__init__(self)
         Chain.__init__(self, n_cells=8, start=2)
 
 
-def test_copyable():
-    assert copyable(Chain()) and copyable(gym.make("CartPole-v1"))
-    assert not copyable(Locked())
-    assert not copyable(TimeLimit(Locked(), 3))
+def test_is_copyable():
+    assert is_copyable(Chain()) and is_copyable(gym.make("CartPole-v1"))
+    assert not is_copyable(Locked())
+    assert not is_copyable(TimeLimit(Locked(), 3))
 
 
-def test_an_environment_whose_copies_forget_its_state_is_not_copyable():
-    assert not copyable(Forgetful())
+def test_is_copyable_refuses_copies_without_state():
+    assert not is_copyable(Forgetful())
 
 
-# Values
+# Rollouts
 
 
 @pytest.mark.parametrize("gamma", [0.0, 0.5, 0.99, 1.0])
-def test_values_of_a_chain(gamma):
+def test_rollout_values_of_a_chain(gamma):
     states, mean, error, n_rollouts = values(Chain(), gamma)
     steps = 5 - states
     assert_allclose(mean, [sum(gamma**t for t in range(int(n))) for n in steps])
@@ -273,21 +274,21 @@ def test_values_of_a_chain(gamma):
     assert n_rollouts == 1
 
 
-def test_values_do_not_know_of_time_limits():
+def test_rollout_values_ignore_time_limits():
     limited = TimeLimit(Chain(n_cells=30), 4)
-    where = places(limited, n_episodes=2)
+    where = start_states(limited, n_episodes=2)
     assert_array_equal(where.lengths, [4, 4])
     states, mean, _, _ = values(limited, 1.0, where=where)
     assert_allclose(mean, 30 - states)
 
 
-def test_what_the_environment_cuts_off_itself_has_a_tail():
+def test_rollout_values_of_truncated_rollouts_include_the_tail():
     states, mean, _, _ = values(Chain(cuts=True), 0.5, lambda x: 100.0 + x[:, 0])
     n = 5 - states
     assert_allclose(mean, 2 * (1 - 0.5**n) + 0.5**n * 105.0)
 
 
-def test_both_ends_at_once_are_an_end():
+def test_rollout_values_termination_wins():
     class Both(Chain):
         def step(self, action):
             seen, reward, terminated, _, info = super().step(action)
@@ -297,8 +298,8 @@ def test_both_ends_at_once_are_an_end():
     assert_allclose(mean, 5 - states)
 
 
-def test_a_rollout_stops_where_the_rest_hardly_counts(monkeypatch):
-    where = places(Chain(n_cells=30), n_states=4)
+def test_rollout_values_stop_at_a_negligible_discount(monkeypatch):
+    where = start_states(Chain(n_cells=30), n_states=4)
     for copied in where.copies:
         copied.unwrapped.n_cells = None  # type: ignore[attr-defined]
     states, mean, _, n_rollouts = values(None, 0.9, lambda x: 1000.0 + x[:, 0], where=where)
@@ -307,28 +308,28 @@ def test_a_rollout_stops_where_the_rest_hardly_counts(monkeypatch):
     assert n_rollouts == 1
     # Without any discount, after so many steps as there is time for.
     for most, each in ((8_000, 2_000), (100, 1_000)):
-        monkeypatch.setattr(branching, "MAX_STEPS", most)
+        monkeypatch.setattr(ground_truth, "MAX_STEPS", most)
         _, mean, _, _ = values(None, 1.0 - 1e-12, lambda x: np.full(len(x), 0.5), where=where)
         assert_allclose(mean, each + 0.5)
 
 
-def test_the_number_of_steps_is_limited(monkeypatch):
-    monkeypatch.setattr(branching, "MAX_STEPS", 8_000)
-    where = places(Chain(n_cells=30, noise=1.0), n_states=4)
+def test_rollout_values_limit_the_number_of_steps(monkeypatch):
+    monkeypatch.setattr(ground_truth, "MAX_STEPS", 8_000)
+    where = start_states(Chain(n_cells=30, noise=1.0), n_states=4)
     for copied in where.copies:
         copied.unwrapped.n_cells = None  # type: ignore[attr-defined]
     _, _, _, n_rollouts = values(None, 0.9999, lambda x: np.zeros(len(x)), where=where)
     assert n_rollouts == 2  # of 4 · 2000 steps each, there is room for no more
-    monkeypatch.setattr(branching, "MAX_STEPS", 1_000)
+    monkeypatch.setattr(ground_truth, "MAX_STEPS", 1_000)
     _, _, _, n_rollouts = values(None, 0.9, lambda x: np.zeros(len(x)), where=where)
     assert n_rollouts == 1_000 // (4 * 43 + 4) or n_rollouts == 1_000 // (4 * 44)
 
 
-def test_values_where_something_is_random():
+def test_rollout_values_in_a_stochastic_chain():
     env = Chain(n_cells=4, noise=2.0)
-    where = places(env, n_states=1000, n_episodes=150)
+    where = start_states(env, n_states=1000, n_episodes=150)
     states, mean, error, n_rollouts = values(env, 0.9, where=where)
-    assert n_rollouts == branching.N_ROLLOUTS == 10
+    assert n_rollouts == ground_truth.N_ROLLOUTS == 10
     n = 4 - states
     truth = (1 - 0.9**n) / 0.1
     std = 2.0 * np.sqrt((1 - 0.81**n) / 0.19)
@@ -339,7 +340,7 @@ def test_values_where_something_is_random():
     assert abs((error**2 / (std**2 / 10)).mean() - 1) < 4 * np.sqrt(2 / 9 / len(error))
 
 
-def test_random_policies_in_a_world_without_chance():
+def test_rollout_values_of_a_random_policy():
     """Rollouts differ by their actions alone."""
 
     class Paid(Chain):
@@ -347,26 +348,26 @@ def test_random_policies_in_a_world_without_chance():
             seen, _, *rest = super().step(action)
             return seen, float(action), *rest
 
-    where = held_out(Paid(), None, n_episodes=40, n_states=200, seed=0, deterministic=True)
-    mean, error, n_rollouts = rolled_out(where, None, gamma=1.0, seed=0, deterministic=True, tail=no_tail)
+    where = sample_start_states(Paid(), None, n_episodes=40, n_states=200, seed=0, deterministic=True)
+    mean, error, n_rollouts = rollout_values(where, None, gamma=1.0, seed=0, deterministic=True, tail=no_tail)
     steps = 5 - where.states[:, 0]
     assert n_rollouts == 10 and (error > 0).mean() > 0.9
     scores = (mean - steps) / np.sqrt(steps * (2 / 3) / 10)
     assert abs(scores.mean()) < 4 / np.sqrt(len(scores)) and 0.8 < scores.std() < 1.2
 
 
-def test_places_can_be_used_again():
+def test_rollout_values_leave_start_states_unchanged():
     env = Chain(n_cells=6, noise=1.0)
-    where = places(env, n_episodes=3)
+    where = start_states(env, n_episodes=3)
     first, again = values(env, 0.9, where=where), values(env, 0.9, where=where)
     for a, b in zip(first, again, strict=True):
         assert_array_equal(a, b)
-    other = rolled_out(where, stay, gamma=0.9, seed=100, deterministic=True, tail=no_tail)
+    other = rollout_values(where, stay, gamma=0.9, seed=100, deterministic=True, tail=no_tail)
     assert (other[0] != first[1]).all()
 
 
 @pytest.mark.parametrize("what", ["reward", "observation"])
-def test_what_is_not_finite_is_refused(what):
+def test_rollout_values_refuse_what_is_not_finite(what):
     class Broken(Chain):
         is_broken = False
 
@@ -376,7 +377,7 @@ def test_what_is_not_finite_is_refused(what):
                 seen, reward = (seen, np.nan) if what == "reward" else (np.array([np.inf]), reward)
             return seen, reward, *rest
 
-    where = places(Broken())
+    where = start_states(Broken())
     for copied in where.copies:
         copied.unwrapped.is_broken = True  # type: ignore[attr-defined]
     with pytest.raises(CollectionError, match=r"not finite\.$"):
@@ -385,37 +386,25 @@ def test_what_is_not_finite_is_refused(what):
 
 def ticks(noise: float) -> list[tuple[int, int]]:
     told: list[tuple[int, int]] = []
-    where = places(Chain(n_cells=200, noise=noise), n_states=3)
-    rolled_out(where, stay, gamma=0.99, seed=0, deterministic=True, tail=no_tail, tick=lambda a, b: told.append((a, b)))
+    where = start_states(Chain(n_cells=200, noise=noise), n_states=3)
+    rollout_values(
+        where, stay, gamma=0.99, seed=0, deterministic=True, tail=no_tail, tick=lambda a, b: told.append((a, b))
+    )
     return told
 
 
-def test_progress():
+def test_rollout_values_progress():
     for noise in (0.0, 1.0):
         told = ticks(noise)
         assert len(told) > 4 and all(0 <= done <= total for done, total in told)
 
 
-def test_progress_never_goes_back():
+def test_rollout_values_progress_never_decreases():
     shares = [done / total for done, total in ticks(1.0)]
     assert shares == sorted(shares)
 
 
-def test_a_policy_is_told_where_episodes_start():
-    told = []
-
-    class Agent:
-        def predict(self, observation, state=None, episode_start=None, deterministic=False):
-            told.append((episode_start.tolist(), deterministic))
-            return np.zeros(len(observation), dtype=np.int64), None
-
-    policy = Policy(Chain(), Agent(), 2, 0, False)
-    for _ in range(2):
-        policy([np.zeros(1), np.ones(1)], np.ones(2, dtype=bool))
-    assert told == [([True, True], False), ([False, False], False)]
-
-
-def test_observations_of_several_parts():
+def test_sample_start_states_with_dict_observations():
     class Parts(gym.ObservationWrapper):
         def __init__(self, env):
             super().__init__(env)
@@ -426,5 +415,7 @@ def test_observations_of_several_parts():
         def observation(self, observation):
             return dict(place=observation, odd=int(observation[0]) % 2)
 
-    found = held_out(Parts(Chain()), lambda o: int(o["odd"]), n_episodes=1, n_states=9, seed=0, deterministic=True)
+    found = sample_start_states(
+        Parts(Chain()), lambda o: int(o["odd"]), n_episodes=1, n_states=9, seed=0, deterministic=True
+    )
     assert_array_equal(found.states, np.column_stack([np.arange(5.0), [1, 0, 1, 0, 1], [0, 1, 0, 1, 0]]))

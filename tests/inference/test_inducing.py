@@ -1,4 +1,4 @@
-"""The choice of a subset of states against pivoted Cholesky of LAPACK and against loops with dense matrices."""
+"""The choice of inducing points against pivoted Cholesky of LAPACK and against loops with dense matrices."""
 
 from __future__ import annotations
 
@@ -9,10 +9,9 @@ import pytest
 from numpy.testing import assert_allclose, assert_array_equal
 from scipy.linalg import lapack
 
-from gptd_rl.inference.inducing import Dictionary, Subset, incomplete_cholesky, linearly_independent
-from gptd_rl.kernels import paper_kernel
+from gptd_rl.inference.inducing import Dictionary, InducingPointSelector, Subset, incomplete_cholesky, independent
+from gptd_rl.kernels import Kernel, paper_kernel
 from gptd_rl.kernels.metrics import ARD, Isotropic
-from gptd_rl.kernels.stationary import SquaredExponential
 from tests.helpers import METRICS, make_model, naive_kernel
 
 CLOSE: dict[str, Any] = dict(rtol=1e-9, atol=1e-10)
@@ -21,7 +20,7 @@ every_metric = pytest.mark.parametrize("metric", METRICS)
 every_bias = pytest.mark.parametrize("bias", [0.0, 0.4])
 
 
-def kernel_of(metric: str, bias: float = 0.4) -> SquaredExponential:
+def kernel_of(metric: str, bias: float = 0.4) -> Kernel:
     return make_model(metric, bias=bias).kernel
 
 
@@ -34,22 +33,10 @@ def repeated_states(n: int = 90, n_distinct: int = 12, seed: int = 1) -> np.ndar
     return rng.normal(size=(n_distinct, 3))[rng.integers(n_distinct, size=n)]
 
 
-def dense_residual(kernel: SquaredExponential, states: np.ndarray, taken: np.ndarray) -> np.ndarray:
+def dense_residual(kernel: Kernel, states: np.ndarray, taken: np.ndarray) -> np.ndarray:
     """K − K_nm K_mm⁻¹ K_mn."""
     K = naive_kernel(kernel, states, states)
     return K - K[:, taken] @ np.linalg.solve(K[np.ix_(taken, taken)], K[taken]) if len(taken) else K
-
-
-def naive_linearly_independent(
-    kernel: SquaredExponential, states: np.ndarray, tolerance: float, max_size: int | None = None
-) -> list[int]:
-    """One state at a time: k(x, x) − k_mᵀ K_mm⁻¹ k_m against the tolerance."""
-    taken: list[int] = []
-    for i in range(len(states)):
-        residual = dense_residual(kernel, states[[*taken, i]], np.arange(len(taken)))[-1, -1]
-        if residual > tolerance and (max_size is None or len(taken) < max_size):
-            taken.append(i)
-    return taken
 
 
 # Incomplete Cholesky factorisation
@@ -72,8 +59,7 @@ def test_residuals_are_those_of_the_dense_matrix(metric, bias):
     left = [np.diag(dense_residual(kernel, states, found.indices[:m])) for m in range(21)]
     assert_allclose(found.residual_traces, [d.sum() for d in left], **CLOSE)
     assert_allclose(found.largest_residuals, [d.max() for d in left], **CLOSE)
-    assert found.residual_trace == found.residual_traces[-1]
-    assert_allclose(found.residual_trace, np.trace(dense_residual(kernel, states, found.indices)), **CLOSE)
+    assert_allclose(found.residual_traces[-1], np.trace(dense_residual(kernel, states, found.indices)), **CLOSE)
 
 
 @every_metric
@@ -134,18 +120,16 @@ def test_hardly_any_states(n):
     found = incomplete_cholesky(kernel_of("ard"), random_states(n))
     assert len(found) == n
     assert_allclose(found.residual_traces, [1.7 * n, 0.0][: n + 1])
-    assert_array_equal(linearly_independent(kernel_of("ard"), random_states(n), 0.1), np.arange(n))
 
 
 @every_metric
 @every_bias
-@pytest.mark.parametrize("dtype", [np.float64, np.float32])
-def test_no_state_is_taken_twice(metric, bias, dtype):
+def test_no_state_is_taken_twice(metric, bias):
     states = repeated_states()
-    found = incomplete_cholesky(kernel_of(metric, bias), states, dtype=dtype)
+    found = incomplete_cholesky(kernel_of(metric, bias), states)
     assert len(np.unique(states[found.indices], axis=0)) == len(found) <= 12
-    assert found.residual_trace <= 90 * (1e-11 if dtype is np.float64 else 2e-6) * 1.7
-    assert len(incomplete_cholesky(kernel_of(metric, bias), np.zeros((5, 3)), dtype=dtype)) == 1
+    assert found.residual_traces[-1] <= 90 * 1e-11 * 1.7
+    assert len(incomplete_cholesky(kernel_of(metric, bias), np.zeros((5, 3)))) == 1
 
 
 def test_crowded_states_are_taken_up_to_the_rank():
@@ -156,33 +140,11 @@ def test_crowded_states_are_taken_up_to_the_rank():
     assert found.largest_residuals[-1] <= 2e-12
 
 
-@every_metric
-def test_single_precision(metric):
-    kernel, states = kernel_of(metric), random_states(200, seed=5)
-    double = incomplete_cholesky(kernel, states, tolerance=1e-2)
-    single = incomplete_cholesky(kernel, states, tolerance=1e-2, dtype=np.float32)
-    assert_array_equal(single.indices, double.indices)
-    assert_allclose(single.residual_traces, double.residual_traces, rtol=1e-4)
-    assert_allclose(single.largest_residuals, double.largest_residuals, rtol=1e-4)
-
-
-def test_single_precision_stops_where_it_has_to():
-    kernel, states = kernel_of("ard"), random_states(300, seed=6)
-    double = incomplete_cholesky(kernel, states)
-    single = incomplete_cholesky(kernel, states, dtype=np.float32)
-    assert len(single) < len(double)
-    residual = np.diag(dense_residual(kernel, states, single.indices))
-    assert single.largest_residuals[-1] <= 2e-6
-    assert residual.max() <= 1e-5
-    assert_allclose(single.residual_trace, residual.sum(), atol=300 * 2e-6)
-
-
 def test_size_at_a_tolerance():
     subset = Subset(np.array([4, 2, 9]), np.array([8.0, 4.0, 1.0, 0.2]), np.array([2.0, 1.0, 0.5, 0.1]))
     assert [subset.size_at(t) for t in (3.0, 2.0, 1.5, 1.0, 0.7, 0.5, 0.1)] == [0, 0, 1, 1, 2, 2, 3]
     assert subset.size_at(0.01) == 3  # never reached
     assert len(subset) == 3
-    assert subset.residual_trace == 0.2
 
 
 @every_metric
@@ -200,67 +162,12 @@ def test_one_factorisation_knows_the_size_at_every_tolerance(metric):
 
 @every_metric
 @every_bias
-@pytest.mark.parametrize("tolerance", [0.5, 1e-1, 1e-3])
-def test_linear_independence_one_state_at_a_time(metric, bias, tolerance):
-    kernel, states = kernel_of(metric, bias), random_states(80, seed=8)
-    found = linearly_independent(kernel, states, tolerance)
-    assert found.dtype == np.int64
-    assert 0 < len(found) < 80
-    assert_array_equal(found, naive_linearly_independent(kernel, states, tolerance))
-    assert np.diag(dense_residual(kernel, states, found)).max() <= tolerance + 1e-10
-
-
-@pytest.mark.parametrize("block", [1, 2, 7, 79, 80, 81])
-@pytest.mark.parametrize("max_size", [None, 9])
-def test_linear_independence_does_not_depend_on_the_block(block, max_size):
-    kernel, states = kernel_of("ard"), random_states(80, seed=8)
-    expected = naive_linearly_independent(kernel, states, 0.05, max_size)
-    assert_array_equal(linearly_independent(kernel, states, 0.05, max_size, block), expected)
-
-
-@pytest.mark.parametrize("max_size", [0, 1, 5, 500])
-def test_linear_independence_stopped_by_size(max_size):
-    kernel, states = kernel_of("ard"), random_states(80, seed=8)
-    whole = linearly_independent(kernel, states, 0.05)
-    found = linearly_independent(kernel, states, 0.05, max_size, block=16)
-    assert_array_equal(found, whole[:max_size])
-
-
-@pytest.mark.parametrize("block", [1, 16, 1024])
-def test_linear_independence_takes_each_repeated_state_once_where_it_first_appears(block):
-    states = repeated_states()
-    found = linearly_independent(paper_kernel(Isotropic(30.0, 3)), states, 0.0, block=block)
-    _, first = np.unique(states, axis=0, return_index=True)
-    assert_array_equal(found, np.sort(first))
-
-
-def test_linear_independence_without_a_tolerance():
-    """What is rounding must neither be taken nor stop the program, however the states are read."""
-    kernel = paper_kernel(Isotropic(1.0, 2), 1.0, 0.5)
-    for seed in range(4):
-        states = random_states(200, seed, n_dims=2)
-        whole = linearly_independent(kernel, states, 0.0)
-        assert_array_equal(linearly_independent(kernel, states, 0.0, block=16), whole)
-
-
-def test_linear_independence_of_states_in_another_order():
-    """What comes first is taken: the first state always, and a repeated one never again."""
-    kernel, states = kernel_of("ard"), random_states(80, seed=8)
-    backwards = linearly_independent(kernel, states[::-1], 0.05)
-    assert backwards[0] == 0
-    assert_array_equal(backwards, naive_linearly_independent(kernel, states[::-1], 0.05))
-    twice = np.concatenate([states, states])
-    assert linearly_independent(kernel, twice, 0.05).max() < 80
-
-
-@every_metric
-@every_bias
 def test_dictionary(metric, bias):
     kernel, states = kernel_of(metric, bias), random_states(9, seed=9)
     new = random_states(11, seed=10)
     dictionary = Dictionary.empty(kernel)
     residual, half = dictionary.residuals(new)
-    assert_allclose(residual, kernel.signal_variance + bias)
+    assert_allclose(residual, 1.3 + bias)
     assert half.shape == (0, 11)
     for m, state in enumerate(states, start=1):
         dictionary = dictionary.extended(state)
@@ -285,7 +192,7 @@ def test_extending_a_dictionary_leaves_the_old_one_alone():
     assert_array_equal(one.states, before[1])
 
 
-def test_lots_leave_less_in_all_than_the_largest_residual_first():
+def test_random_pivots_leave_less_in_all_than_the_largest_residual_first():
     """The sum of residuals is what a sparse model pays for; pivots at the rim of the data do little for it."""
     kernel = paper_kernel(ARD([0.5, 0.25, 0.1]), 1.0, 0.0)
     states = random_states(1000, seed=3, n_dims=3)
@@ -295,13 +202,72 @@ def test_lots_leave_less_in_all_than_the_largest_residual_first():
     assert not np.array_equal(drawn[0].indices, drawn[2].indices)
     for one in drawn:
         assert len(np.unique(one.indices)) == 60
-        assert one.residual_trace < 0.6 * greedy.residual_trace
+        assert one.residual_traces[-1] < 0.6 * greedy.residual_traces[-1]
         K, Knm = kernel(states), kernel(states, states[one.indices])
         explained = np.trace(Knm @ np.linalg.solve(K[np.ix_(one.indices, one.indices)], Knm.T))
-        assert_allclose(one.residual_trace, np.trace(K) - explained, rtol=1e-6)
+        assert_allclose(one.residual_traces[-1], np.trace(K) - explained, rtol=1e-6)
 
 
-def test_lots_stop_where_nothing_is_left():
+def test_random_pivots_stop_where_nothing_is_left():
     kernel, states = paper_kernel(ARD([0.5]), 1.0, 0.0), np.repeat(np.arange(7.0)[:, None], 5, axis=0)
     found = incomplete_cholesky(kernel, states, rng=np.random.default_rng(0))
     assert len(found) == 7 and len(np.unique(states[found.indices])) == 7
+
+
+# States that the others represent already
+
+
+@every_metric
+@every_bias
+@pytest.mark.parametrize("tolerance", [0.3, 1e-2])
+def test_independent_states(metric, bias, tolerance):
+    """Residuals are shares of the prior variance: of the states left out below the tolerance, of the others above."""
+    kernel, states, prior = kernel_of(metric, bias), random_states(200, seed=8), 1.3 + bias
+    kept, smallest = independent(kernel, states, tolerance)
+    assert 0 < len(kept) < 200
+    assert (np.diff(kept) > 0).all()
+    assert np.diag(dense_residual(kernel, states, kept)).max() <= tolerance * prior + 1e-10
+    alone = [dense_residual(kernel, states, np.delete(kept, i))[k, k] / prior for i, k in enumerate(kept)]
+    assert smallest >= tolerance
+    assert np.abs(np.array(alone) - smallest).min() < 1e-8  # of the state taken last, given all others
+
+
+def test_independent_states_do_not_depend_on_the_units_of_the_kernel():
+    one, other = (
+        independent(paper_kernel(ARD([0.3, 0.6, 1.1]), scale, 0.4 * scale), random_states(), 1e-3)
+        for scale in (1.0, 1e6)
+    )
+    assert_array_equal(one[0], other[0])
+    assert_allclose(one[1], other[1])
+
+
+# Selecting for a model
+
+
+def test_selector_leaves_residuals_below_its_tolerance():
+    """The level b needs no inducing points: residuals are those of the signal, in shares of its variance."""
+    model, states = make_model("ard", signal_variance=50.0, bias=1e3), random_states(200, seed=4)
+    selector = InducingPointSelector(states, 100, tolerance=1e-2)
+    Z = selector.select(model, n_rows=500)
+    assert 0 < len(Z) < 100
+    assert_array_equal(Z, selector.select(model, n_rows=500))  # the same for the same model
+    taken = np.array([np.flatnonzero((states == z).all(axis=1))[0] for z in Z])
+    signal = paper_kernel(model.kernel.metric, 50.0, 0.0)
+    assert np.diag(dense_residual(signal, states, taken)).max() <= 1e-2 * 50.0 + 1e-8
+    assert len(selector.select(make_model("ard", signal_variance=50.0, bias=0.0), 500)) == len(Z)
+
+
+def test_selector_is_finer_for_more_rewards_and_less_noise():
+    states = random_states(200, seed=4)
+    selector = InducingPointSelector(states, 200, tolerance=None)
+    sizes = [
+        len(selector.select(make_model("isotropic", noise_variance=noise), n_rows))
+        for noise, n_rows in ((0.2, 10), (0.2, 10**9), (1e-9, 10**9))
+    ]
+    assert sizes == sorted(sizes)
+    assert len(InducingPointSelector(states, 7, tolerance=None).select(make_model("ard"), 10)) == 7
+
+
+def test_selector_takes_all_candidates_where_these_are_all_states():
+    states = random_states(20)
+    assert InducingPointSelector(states, 5, None, takes_all=True).select(make_model("ard"), 10) is states

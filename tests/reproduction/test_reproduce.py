@@ -1,4 +1,4 @@
-"""``gptd-rl reproduce`` in small: the paper's claims hold, all is written, bad arguments are told in a line."""
+"""``gptd-rl reproduce`` in its small version: claims, files, arguments and computations."""
 
 from __future__ import annotations
 
@@ -20,13 +20,14 @@ from matplotlib.figure import Figure
 from gptd_rl.kernels import paper_kernel
 import gptd_rl
 from gptd_rl.cli.main import main
-from gptd_rl.reproduction import beyond, claims, covariance, figures, gridworld, pendulum, tables
-from gptd_rl.reproduction.paper import printed
-from gptd_rl.reproduction.reproduce import Plan, reproduce
 from gptd_rl.exceptions import InterruptedFitWarning
-from gptd_rl.kernels.stationary import SquaredExponential
-from gptd_rl.kernels.metrics import ARD
 from gptd_rl.inference.inducing import incomplete_cholesky
+from gptd_rl.kernels.metrics import ARD
+from gptd_rl.kernels.stationary import SquaredExponential
+from gptd_rl.progress import NoProgress
+from gptd_rl.reproduction import claims, covariance, figures, gridworld, irrelevant_inputs, pendulum, tables
+from gptd_rl.reproduction.paper import printed
+from gptd_rl.reproduction.reproduce import STAGE, ReproductionPlan, reproduce
 from gptd_rl.temporal.differences import TemporalDifference
 
 FIGURES = {
@@ -35,18 +36,18 @@ FIGURES = {
         "figure_2_optimal_value",
         "figure_3_value_maps",
         "figure_4_covariances",
-        "beyond_pendulum",
+        "pendulum_irrelevant_inputs",
     ],
-    "gridworld": ["figure_5_gridworld_values", "figure_6_gridworld_spectra", "beyond_gridworld"],
+    "gridworld": ["figure_5_gridworld_values", "figure_6_gridworld_spectra", "gridworld_irrelevant_inputs"],
 }
 TABLES = {
-    "pendulum": ["pendulum_beside_paper", "pendulum_hyperparameters", "pendulum_results", "pendulum_beyond"],
-    "gridworld": ["gridworld_beside_paper", "gridworld_results", "gridworld_beyond"],
+    "pendulum": ["pendulum_comparison", "pendulum_hyperparameters", "pendulum_results", "pendulum_irrelevant_inputs"],
+    "gridworld": ["gridworld_comparison", "gridworld_results", "gridworld_irrelevant_inputs"],
 }
 
 
-def silent(word: str) -> None:
-    """Nobody watches."""
+def ignore(description: str) -> None:
+    """Progress that is not shown."""
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -58,7 +59,7 @@ def _own_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
 
 @pytest.fixture(scope="module")
 def written(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """All experiments in small, in a folder; and what the terminal showed, in the folder above."""
+    """Folder with all experiments in their small version; the terminal output is in the folder above."""
     folder = tmp_path_factory.mktemp("reproduction") / "new" / "folder"
     with contextlib.redirect_stdout(io.StringIO()) as shown, pytest.MonkeyPatch.context() as patch:
         patch.setenv("COLUMNS", "200")
@@ -70,7 +71,7 @@ def written(tmp_path_factory: pytest.TempPathFactory) -> Path:
 # What is written
 
 
-def test_every_claim_holds(written: Path):
+def test_reproduce_confirms_every_claim(written: Path):
     found = json.loads((written / "claims.json").read_text())
     assert {claim["section"] for claim in found} == {"6.1", "6.2", "beyond"}
     assert len([claim for claim in found if claim["section"] == "6.1"]) == 5
@@ -79,7 +80,7 @@ def test_every_claim_holds(written: Path):
 
 
 @pytest.mark.parametrize("experiment", ["pendulum", "gridworld"])
-def test_figures_and_tables_are_all_there(written: Path, experiment: str):
+def test_reproduce_writes_figures_and_tables(written: Path, experiment: str):
     for name in FIGURES[experiment]:
         assert (written / f"{name}.png").read_bytes().startswith(b"\x89PNG")
         assert (written / f"{name}.pdf").read_bytes().startswith(b"%PDF")
@@ -89,7 +90,7 @@ def test_figures_and_tables_are_all_there(written: Path, experiment: str):
         assert f"## {content['title']}" in (written / f"{name}.md").read_text()
 
 
-def test_nothing_unfinished_is_left(written: Path):
+def test_reproduce_leaves_no_temporary_files(written: Path):
     assert [path.name for path in written.iterdir() if path.name.startswith(".")] == []
 
 
@@ -110,7 +111,7 @@ class Links(HTMLParser):
         assert self.open.pop() == tag
 
 
-def test_the_page_needs_nothing_from_elsewhere(written: Path):
+def test_page_needs_no_network(written: Path):
     text = (written / "index.html").read_text()
     page = Links()
     page.feed(text)
@@ -119,27 +120,55 @@ def test_the_page_needs_nothing_from_elsewhere(written: Path):
     assert len(pictures) == sum(map(len, FIGURES.values()))
     for source in set(page.sources) - set(pictures):
         assert (written / source).is_file(), source
-    assert "46.36" in text and "-2378.2" in text  # the paper's numbers
+    assert "46.36" in text and "−2378.2" in text  # the paper's numbers
     assert "gptd-rl reproduce all --seeds 1 --small" in text
 
 
-def test_terminal_shows_claims_and_the_page(written: Path):
+def test_reproduce_prints_claims_and_page(written: Path):
     shown = (written.parent / "terminal.txt").read_text()
     assert "(i) the error of II is smaller than that of I" in shown
     assert "1 of 1" in shown
     assert f"page: {written / 'index.html'}" in shown
 
 
-def test_two_seeds_give_mean_and_spread():
-    ticks: list[str] = []
-    runs = [gridworld.run(seed, gridworld.SMALL, ticks.append) for seed in (0, 1)]
-    assert len(ticks) == 6
-    assert not np.array_equal(runs[0].data.states[:20], runs[1].data.states[:20])
-    for row in tables.gridworld_table(runs).as_json()["rows"]:
-        first, second = row["MSE"]["values"]
-        np.testing.assert_allclose(row["MSE"]["mean"], (first + second) / 2)
-        np.testing.assert_allclose(row["MSE"]["std"], abs(first - second) / np.sqrt(2))
-    assert all(claim.count == "2 of 2" for claim in claims.gridworld_claims(runs))
+@pytest.fixture(scope="module")
+def two_gridworlds() -> list[gridworld.GridworldResult]:
+    fits: list[str] = []
+    results = [gridworld.run(seed, gridworld.SMALL, fits.append) for seed in (0, 1)]
+    assert len(fits) == 6
+    return results
+
+
+def test_gridworld_table_has_mean_and_standard_deviation(two_gridworlds: list[gridworld.GridworldResult]):
+    first, second = two_gridworlds
+    assert not np.array_equal(first.data.states[:20], second.data.states[:20])
+    for row in tables.gridworld_table(two_gridworlds).as_json()["rows"]:
+        a, b = row["MSE"]["values"]
+        np.testing.assert_allclose(row["MSE"]["mean"], (a + b) / 2)
+        np.testing.assert_allclose(row["MSE"]["std"], abs(a - b) / np.sqrt(2))
+    assert all(claim.count == "2 of 2" for claim in claims.gridworld_claims(two_gridworlds))
+
+
+def test_without_y_keeps_all_other_hyperparameters(two_gridworlds: list[gridworld.GridworldResult]):
+    for result in two_gridworlds:
+        full, without = result.fits["II"], result.fits[gridworld.WITHOUT]
+        assert (without.relevances[1], without.noise_variance) == (0.0, full.noise_variance)
+        np.testing.assert_allclose(without.relevances[0], full.relevances[0], rtol=1e-12)
+        # As in the paper's table: the same data fit. The margin of the complexity is far above rounding errors.
+        np.testing.assert_allclose(without.data_fit, full.data_fit, atol=0.01)
+        assert without.complexity < full.complexity - 0.5
+
+
+def test_reproduce_reports_each_fit(tmp_path: Path):
+    steps: list[tuple[str, int, int]] = []
+
+    class Recorded(NoProgress):
+        def advanced(self, stage: str, done: int, total: int = 0, note: str = "") -> None:
+            steps.append((stage, done, total))
+
+    plan = ReproductionPlan("gridworld", 1, small=True)
+    reproduce(plan, tmp_path, Recorded())
+    assert steps == [(STAGE, i, plan.n_fits) for i in range(1, plan.n_fits + 1)]
 
 
 # Bad arguments
@@ -157,7 +186,7 @@ def test_two_seeds_give_mean_and_spread():
         ([], "COMMAND"),
     ],
 )
-def test_bad_arguments_are_told_in_one_line(
+def test_main_prints_one_line_for_bad_arguments(
     arguments: list[str], word: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch
 ):
     monkeypatch.chdir(tmp_path)
@@ -170,7 +199,7 @@ def test_bad_arguments_are_told_in_one_line(
 
 
 @pytest.mark.parametrize("name", ["file", "file/below"])
-def test_folder_that_cannot_be_written(name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+def test_reproduce_to_an_unwritable_folder(name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]):
     (tmp_path / "file").write_text("mine")
     assert main(["reproduce", "all", "--small", "--out", str(tmp_path / name)]) == 2
     out, error = capsys.readouterr()
@@ -179,18 +208,19 @@ def test_folder_that_cannot_be_written(name: str, tmp_path: Path, capsys: pytest
     assert (tmp_path / "file").read_text() == "mine"
 
 
-def test_an_interrupted_run_leaves_nothing(tmp_path: Path):
-    def stop(word: str) -> None:
-        raise KeyboardInterrupt
+def test_reproduce_leaves_nothing_after_an_interrupt(tmp_path: Path):
+    class Stop(NoProgress):
+        def advanced(self, stage: str, done: int, total: int = 0, note: str = "") -> None:
+            raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        reproduce(Plan("gridworld", 1, small=True), tmp_path / "out", stop)
+        reproduce(ReproductionPlan("gridworld", 1, small=True), tmp_path / "out", Stop())
     assert list(tmp_path.rglob("*")) in ([], [tmp_path / "out"])
 
 
-def test_an_interrupted_fit_counts_as_no_fit(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch):
-    def interrupted(kernel: str, data: gptd_rl.Trajectories) -> gptd_rl.GPTD:
-        warnings.warn("this is the best so far", InterruptedFitWarning, stacklevel=2)
+def test_reproduce_discards_an_interrupted_fit(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch):
+    def interrupted(kernel: str, data: gptd_rl.Trajectories, noise_variance: float | None = None) -> gptd_rl.GPTD:
+        warnings.warn("the best model so far", InterruptedFitWarning, stacklevel=2)
         return gptd_rl.GPTD()
 
     monkeypatch.setattr(gridworld, "fitted", interrupted)
@@ -199,7 +229,7 @@ def test_an_interrupted_fit_counts_as_no_fit(tmp_path: Path, capsys: pytest.Capt
     assert list(tmp_path.iterdir()) == []
 
 
-def test_version_as_a_process():
+def test_main_prints_the_version():
     done = subprocess.run(
         [sys.executable, "-m", "gptd_rl.cli.main", "--version"], capture_output=True, text=True, check=True
     )
@@ -207,19 +237,19 @@ def test_version_as_a_process():
 
 
 @pytest.mark.parametrize("experiment", ["pendulum", "gridworld", "all"])
-def test_as_many_ticks_as_said(experiment: str):
+def test_plan_counts_the_fits(experiment: str):
     parts = {
         "pendulum": 3 + 2,
         "gridworld": 3 + 2 * 4,
     }
     expected = sum(parts.values()) if experiment == "all" else parts[experiment]
-    assert Plan(experiment, n_seeds=2).n_ticks == 2 * expected
+    assert ReproductionPlan(experiment, n_seeds=2).n_fits == 2 * expected
 
 
 # What is computed
 
 
-def test_errors_of_approximation_by_elimination():
+def test_approximation_errors_by_elimination():
     rng = np.random.default_rng(0)
     states = rng.normal(size=(60, 2))
     kernel = paper_kernel(ARD([2.0, 0.5]), 3.0, 5.0)
@@ -232,7 +262,7 @@ def test_errors_of_approximation_by_elimination():
         np.testing.assert_allclose(error, np.linalg.norm(K - part), rtol=1e-6, atol=1e-8)
 
 
-def test_covariance_of_rewards_is_what_the_evidence_is_made_of():
+def test_reward_covariance_gives_the_complexity():
     _, data = gridworld.sample(0, 60, 0.9)
     v = gridworld.fitted("isotropic", data)
     Q = covariance.reward_covariance(v.kernel_, v.noise_variance_, data)
@@ -242,26 +272,26 @@ def test_covariance_of_rewards_is_what_the_evidence_is_made_of():
     np.testing.assert_allclose(0.5 * np.linalg.slogdet(Q)[1], v.complexity_, rtol=1e-5)
 
 
-def test_copies_are_noisy_and_the_state_is_not():
+def test_with_copies_adds_noise_to_the_copies_only():
     rng = np.random.default_rng(0)
     states = rng.normal(size=(4000, 2)) * [1.0, 10.0]
-    wide = beyond.with_copies(states, 3, np.array([0.1, 2.0]), rng)
+    wide = irrelevant_inputs.with_copies(states, 3, np.array([0.1, 2.0]), rng)
     assert wide.shape == (4000, 8)
     np.testing.assert_array_equal(wide[:, :2], states)
     np.testing.assert_allclose((wide[:, 2:] - np.tile(states, 3)).std(axis=0), np.tile([0.1, 2.0], 3), rtol=0.05)
 
 
-def test_grid_and_maps_agree():
-    settings = pendulum.Settings(n_transitions=60, shape=(40, 40), n_grid=9)
-    run = pendulum.run(0, settings, silent)
-    top = run.agent.value.grid.task.max_speed
-    np.testing.assert_allclose(run.grid.reshape(9, 9, 2)[2, :, 0], np.linspace(-np.pi, np.pi, 9))
-    np.testing.assert_allclose(run.grid.reshape(9, 9, 2)[:, 2, 1], np.linspace(-top, top, 9))
-    fit = run.fits["II"]
-    np.testing.assert_allclose(fit.grid_mse, np.mean((fit.mean - run.truth) ** 2))
+def test_pendulum_grid_and_maps_agree():
+    settings = pendulum.PendulumSettings(n_transitions=60, shape=(40, 40), n_grid=9)
+    result = pendulum.run(0, settings, ignore)
+    top = result.agent.value.grid.task.max_speed
+    np.testing.assert_allclose(result.grid.reshape(9, 9, 2)[2, :, 0], np.linspace(-np.pi, np.pi, 9))
+    np.testing.assert_allclose(result.grid.reshape(9, 9, 2)[:, 2, 1], np.linspace(-top, top, 9))
+    fit = result.fits["II"]
+    np.testing.assert_allclose(fit.grid_mse, np.mean((fit.mean - result.truth) ** 2))
 
 
-def test_a_claim_is_held_only_in_every_seed():
+def test_claim_is_held_only_in_every_seed():
     claim = claims.Claim("6.1", "so", (True, False, True))
     assert (claim.verdict, claim.count) == ("not held", "2 of 3")
     assert claims.Claim("6.1", "so", (True, True)).verdict == "held"
@@ -269,36 +299,28 @@ def test_a_claim_is_held_only_in_every_seed():
 
 def test_spread():
     spread = tables.Spread.of([1.0, 2.0, 3.0])
-    assert str(spread) == "2 ± 1"
+    assert str(spread) == "2.0 ± 1.0"
     assert spread.as_json() == dict(values=[1.0, 2.0, 3.0], mean=2.0, std=1.0)
     single = tables.Spread.of([0.25])
-    assert str(single) == "0.25" and math.isnan(single.std)
+    assert str(single) == "0.250" and math.isnan(single.std)
     assert single.as_json()["std"] is None
 
 
-def test_a_sentence_is_not_said_twice():
+def test_table_does_not_repeat_a_sentence():
     rows = (("a", "Why."), ("b", "Why."), ("c", "So."), ("d", "1"), ("e", "1"))
     table = tables.Table("t", "T", ("name", "on the difference"), rows)
     assert [row[-1] for row in table.shown_rows] == ["Why.", "", "So.", "1", "1"]
     assert table.as_json()["rows"][1]["on the difference"] == "Why."
 
 
-@pytest.mark.parametrize(
-    ("x", "text"),
-    [(0.0, "0"), (-2378.2, "-2378"), (46.36, "46.4"), (0.05, "0.05"), (1.25e-5, "1.25e-05"), (140, "140")],
-)
-def test_numbers(x: float, text: str):
-    assert tables.number(x) == text
-
-
-def test_the_paper_has_a_section_for_every_number():
+def test_printed_has_a_section_for_every_number():
     assert {key: part["section"] for key, part in printed().items() if key != "source"} == {
         "pendulum": "6.1",
         "gridworld": "6.2",
     }
 
 
-def test_plots_make_axes_or_take_them():
+def test_figures_make_axes_or_take_them():
     ax = figures.plot_metric(ARD([4.0, 1.0]), "II", 2.0)
     (ellipse,) = ax.patches
     assert (ellipse.width, ellipse.height) == (1.0, 2.0)  # type: ignore[attr-defined]

@@ -207,7 +207,7 @@ def source(request):
 
 
 @pytest.mark.parametrize("amount", [1, 5, 24, 61])
-def test_transitions_are_those_of_a_naive_loop(source, amount):
+def test_collect_transitions_equals_naive_loop(source, amount):
     n_envs, env = source
     data = collect(env, act, n_transitions=amount, gamma=GAMMA, seed=0)
     assert data.n_transitions == amount
@@ -215,7 +215,7 @@ def test_transitions_are_those_of_a_naive_loop(source, amount):
 
 
 @pytest.mark.parametrize("amount", [1, 3, 10])
-def test_episodes_are_those_of_a_naive_loop(source, amount):
+def test_collect_episodes_equals_naive_loop(source, amount):
     n_envs, env = source
     data = collect(env, act, n_episodes=amount, gamma=GAMMA, seed=0)
     assert data.n_segments == amount
@@ -223,19 +223,19 @@ def test_episodes_are_those_of_a_naive_loop(source, amount):
 
 
 @pytest.mark.parametrize("policy", [act_on_all, Plain()], ids=["batched", "predict"])
-def test_policies_on_batches_act_like_those_on_rows(source, policy):
+def test_collect_with_batched_policies_equals_naive_loop(source, policy):
     n_envs, env = source
     data = collect(env, policy, n_transitions=40, gamma=GAMMA, seed=0)
     assert_same(data, reference(n_envs, n_transitions=40))
 
 
-def test_recurrent_policies_keep_their_state_and_lose_it_at_episode_starts(source):
+def test_collect_resets_recurrent_policies_at_episode_starts(source):
     n_envs, env = source
     data = collect(env, Memory(), n_transitions=40, gamma=GAMMA, seed=0)
     assert_same(data, reference(n_envs, n_transitions=40, policy=lambda o: int(o[2] + 1) % 3))
 
 
-def test_random_actions_do_not_depend_on_the_source(source, monkeypatch):
+def test_random_actions_do_not_depend_on_the_kind_of_environment(source, monkeypatch):
     n_envs, env = source
     monkeypatch.setattr(RandomActions, "BLOCK", 16)
     amount = 100 * n_envs  # more than is drawn at once
@@ -244,7 +244,7 @@ def test_random_actions_do_not_depend_on_the_source(source, monkeypatch):
     assert_same(data, expected)
 
 
-def test_what_is_normalised_is_what_the_policy_saw():
+def test_collect_keeps_normalised_observations_and_original_rewards():
     env = normalised(3)
     seen = []
 
@@ -264,7 +264,7 @@ def test_what_is_normalised_is_what_the_policy_saw():
 
 
 @pytest.mark.parametrize("training", [True, False])
-def test_normalisation_learns_nothing(training):
+def test_collect_does_not_update_normalisation(training):
     env = normalised(2, training=training)
     collect(env, n_transitions=50, gamma=GAMMA, seed=0)
     assert env.training is training
@@ -284,7 +284,7 @@ def model():
     return A2C("MlpPolicy", dummy(2), seed=0, device="cpu", policy_kwargs=dict(net_arch=[4]))
 
 
-def test_a_model_acts_in_the_environment_it_carries(model):
+def test_collect_from_a_model_uses_its_environment(model):
     data = collect(model, n_transitions=61, gamma=GAMMA, seed=0)
 
     def greedy(observation):
@@ -295,12 +295,12 @@ def test_a_model_acts_in_the_environment_it_carries(model):
     assert_same(data, collect(dummy(2), model.policy, n_transitions=61, gamma=GAMMA, seed=0))
 
 
-def test_a_model_can_lend_its_environment_to_another_policy(model):
+def test_collect_from_a_model_with_another_policy(model):
     data = collect(model, act, n_transitions=61, gamma=GAMMA, seed=0)
     assert_same(data, reference(2, n_transitions=61))
 
 
-def test_a_model_without_environment_is_told_so():
+def test_collect_refuses_a_model_without_environment():
     class Orphan(Plain):
         def get_env(self):
             return None
@@ -313,7 +313,7 @@ def test_a_model_without_environment_is_told_so():
 
 
 @pytest.mark.parametrize("mode", AutoresetMode)
-def test_runs_longer_than_any_buffer(mode):
+def test_collect_more_than_the_buffer_holds(mode):
     amount = 3 * 2 * rollouts.BLOCK + 5
     data = collect(sync(mode, 3), act, n_transitions=amount, gamma=GAMMA, seed=0)
     assert_same(data, reference(3, n_transitions=amount))
@@ -321,7 +321,7 @@ def test_runs_longer_than_any_buffer(mode):
     assert_same(data, reference(3, n_episodes=amount))
 
 
-def test_a_native_vector_environment_against_its_own_steps():
+def test_collect_from_a_native_vector_environment_equals_its_steps():
     env = gym.make_vec("CartPole-v1", num_envs=5, vectorization_mode="vector_entry_point")
 
     lean = OnAll(lambda observations: (observations[:, 2] > 0).astype(np.int64))
@@ -349,7 +349,7 @@ def test_a_native_vector_environment_against_its_own_steps():
     assert_same(data, Trajectories.from_episodes(whole, gamma=GAMMA))
 
 
-def test_short_episodes_get_no_more_than_their_share():
+def test_collect_gives_sub_environments_equal_shares():
     class Lengths(Scripted):
         def reset(self, *, seed=None, options=None):
             observation, info = super().reset(seed=seed)
@@ -366,7 +366,7 @@ def test_short_episodes_get_no_more_than_their_share():
 # ------------------------------------------------------------------ seeds
 
 
-def test_seeds_fix_random_actions_and_environments():
+def test_collect_is_reproducible_by_seed():
     def sample(seed):
         return collect("CartPole-v1", n_transitions=50, gamma=GAMMA, seed=seed)
 
@@ -376,7 +376,7 @@ def test_seeds_fix_random_actions_and_environments():
     sample(None)
 
 
-def test_random_actions_are_not_the_environments_random_numbers():
+def test_random_actions_differ_from_the_random_numbers_of_the_environment():
     class Echo(gym.Env):
         observation_space = action_space = spaces.Box(0.0, 1.0, (1,), np.float64)
 
@@ -435,7 +435,7 @@ class Sampling(gym.Env):
 
 
 @pytest.mark.parametrize("space", SPACES.values(), ids=SPACES)
-def test_observations_are_flattened_as_gymnasium_does(space):
+def test_collect_flattens_observations_as_gymnasium(space):
     space.seed(0)
     env = Sampling(space)
     data = collect(env, n_episodes=2, gamma=GAMMA, seed=0)
@@ -457,7 +457,7 @@ def test_observations_are_flattened_as_gymnasium_does(space):
     [SPACES[name] for name in ("box", "matrix", "discrete", "multi-discrete", "multi-binary")],
 )
 @pytest.mark.parametrize("vector", [False, True])
-def test_actions_are_kept_as_they_were_taken(space, vector):
+def test_collect_keeps_actions_unchanged(space, vector):
     taken = []
 
     class Watching(Sampling):
@@ -477,7 +477,7 @@ def test_actions_are_kept_as_they_were_taken(space, vector):
     assert not data.actions[[2, 5]].any()
 
 
-def test_real_actions_take_the_precision_of_the_environment():
+def test_collect_converts_actions_to_the_precision_of_the_space():
     data: Any = collect(
         Sampling(spaces.Discrete(2)),
         lambda observation: [[0.1, 0], [0, 1]],
@@ -495,12 +495,12 @@ def test_real_actions_take_the_precision_of_the_environment():
         (spaces.Text(5), r"observations from Text\(.*\) are not supported"),
     ],
 )
-def test_observations_that_are_no_numbers_are_refused(space, message):
+def test_collect_refuses_images_and_text(space, message):
     with pytest.raises(CollectionError, match=message):
         collect(Sampling(space), n_transitions=5, gamma=GAMMA)
 
 
-def test_composite_actions_are_refused():
+def test_collect_refuses_composite_actions():
     class Composite(Scripted):
         action_space = spaces.Tuple([spaces.Discrete(2)])
 
@@ -530,7 +530,7 @@ def assert_kept(error: CollectionError, n_envs: int, each: int) -> None:
         ({"crash": (3, 2)}, r"RuntimeError: the motor is hot \(episode 3, step 1\)", 7),
     ],
 )
-def test_a_broken_environment(bad, message, kept):
+def test_collect_error_names_episode_and_step(bad, message, kept):
     envs: list[Any] = [Scripted(bad=bad), dummy(1), *(sync(mode, 1) for mode in AutoresetMode)]
     for env in envs:
         for inner in getattr(env, "envs", []):
@@ -545,7 +545,7 @@ def test_a_broken_environment(bad, message, kept):
 
 
 @pytest.mark.parametrize("mode", [AutoresetMode.SAME_STEP, AutoresetMode.DISABLED])
-def test_a_broken_sub_environment_is_named_and_the_others_are_kept(mode):
+def test_collect_error_names_the_sub_environment(mode):
     env: Any = sync(mode, 3)
     env.envs[1].bad = {"observation": (2, 4)}
     with pytest.raises(CollectionError, match="sub-environment 1, episode 2, step 4") as info:
@@ -553,7 +553,7 @@ def test_a_broken_sub_environment_is_named_and_the_others_are_kept(mode):
     assert_kept(info.value, 3, 6)
 
 
-def test_what_comes_from_finished_sub_environments_is_no_matter():
+def test_collect_ignores_errors_in_finished_sub_environments():
     env: Any = sync(AutoresetMode.NEXT_STEP, 3)  # the third restarts least, and is finished first
     env.envs[2].bad = {"observation": (2, 5)}
     data = collect(env, act, n_transitions=36, gamma=GAMMA, seed=0)
@@ -571,7 +571,7 @@ def test_what_comes_from_finished_sub_environments_is_no_matter():
         (None, "type object"),
     ],
 )
-def test_actions_outside_the_space(answer, message):
+def test_collect_refuses_actions_outside_the_space(answer, message):
     def wrong_later(observation):
         return answer if tuple(observation[1:]) == (1, 2) else act(observation)
 
@@ -581,7 +581,7 @@ def test_actions_outside_the_space(answer, message):
         assert_kept(info.value, 1, 3)
 
 
-def test_errors_come_at_once_where_steps_are_slow(monkeypatch):
+def test_collect_reports_errors_at_once_where_steps_are_slow(monkeypatch):
     monkeypatch.setattr(rollouts, "MAX_BLOCK_SECONDS", 0.0)
     env = Scripted(bad={"lenient": True})
     with pytest.raises(CollectionError, match=r"action 7 is outside.*\(episode 1, step 1\)"):
@@ -589,19 +589,19 @@ def test_errors_come_at_once_where_steps_are_slow(monkeypatch):
     assert (env.episode, env.step_number) == (1, 2)
 
 
-def test_an_environment_is_not_blamed_for_what_a_wrong_action_does():
+def test_collect_reports_the_action_before_its_consequences():
     env = Scripted(bad={"lenient": True, "reward": (1, 2)})
     with pytest.raises(CollectionError, match=r"action 7 is outside.*\(episode 1, step 1\)"):
         collect(env, lambda o: 7 if tuple(o[1:]) == (1, 1) else 0, n_transitions=50, gamma=GAMMA, seed=0)
 
 
 @pytest.mark.parametrize("answer", [[[2.0, 0], [0, 0]], [[np.nan, 0], [0, 0]]])
-def test_real_actions_outside_the_space(answer):
+def test_collect_refuses_continuous_actions_outside_the_space(answer):
     with pytest.raises(CollectionError, match=r"is outside Box\(-1.0, 1.0, \(2, 2\), float32\)"):
         collect(Sampling(spaces.Discrete(2)), lambda o: answer, n_transitions=5, gamma=GAMMA)
 
 
-def test_large_integers_are_not_folded_into_the_space():
+def test_collect_refuses_integers_that_would_overflow():
     class Small(Scripted):
         action_space = spaces.Box(0, 100, (1,), np.uint8)
 
@@ -609,7 +609,7 @@ def test_large_integers_are_not_folded_into_the_space():
         collect(Small(), lambda observation: [256], n_transitions=5, gamma=GAMMA)
 
 
-def test_a_policy_that_fails():
+def test_collect_reports_failing_policies():
     def fragile(observation):
         if observation[1] == 3:
             raise KeyError("no such state")
@@ -624,7 +624,7 @@ def test_a_policy_that_fails():
     assert_kept(i.value, 2, 6)
 
 
-def test_predict_must_answer_as_in_sb3():
+def test_collect_refuses_predict_without_state():
     class Bare:
         def predict(self, observation, deterministic=True):
             return act_on_all(observation)
@@ -633,7 +633,7 @@ def test_predict_must_answer_as_in_sb3():
         collect(Scripted(), Bare(), n_transitions=5, gamma=GAMMA)
 
 
-def test_unknown_environments():
+def test_collect_refuses_unknown_environments_and_policies():
     with pytest.raises(CollectionError, match=r"cannot make environment 'NoSuch-v0': .*NoSuch") as i:
         collect("NoSuch-v0", n_transitions=5, gamma=GAMMA)
     assert i.value.trajectories is None
@@ -663,7 +663,7 @@ class Native(VectorEnv):
 
 
 @pytest.mark.parametrize("mode", [None, "NextStep"])
-def test_a_vector_environment_must_say_how_it_resets(mode):
+def test_collect_refuses_undeclared_autoreset(mode):
     env = Native()
     env.metadata = {} if mode is None else {"autoreset_mode": mode}
     with pytest.raises(CollectionError, match=rf"does not declare how it resets.*got {mode!r}") as i:
@@ -671,7 +671,7 @@ def test_a_vector_environment_must_say_how_it_resets(mode):
     assert i.value.trajectories is None
 
 
-def test_a_vector_environment_must_do_what_it_says():
+def test_collect_refuses_wrongly_declared_autoreset():
     env = Native()
     env.metadata = {"autoreset_mode": AutoresetMode.SAME_STEP}
     with pytest.raises(CollectionError, match="no 'final_obs'") as info:
@@ -696,7 +696,7 @@ def test_a_vector_environment_must_do_what_it_says():
         {"n_transitions": 5, "gamma": float("nan")},
     ],
 )
-def test_bad_amounts(amounts):
+def test_collect_refuses_bad_amounts(amounts):
     with pytest.raises(ValueError, match=r"n_transitions|n_episodes|gamma"):
         collect(Scripted(), **{"gamma": GAMMA, **amounts})
 
@@ -704,7 +704,7 @@ def test_bad_amounts(amounts):
 # ------------------------------------------------------------------ manners
 
 
-def test_the_environment_stays_open_unless_made_here():
+def test_collect_closes_only_environments_it_made():
     closed = []
 
     class Closing(Scripted):
@@ -720,7 +720,7 @@ def test_the_environment_stays_open_unless_made_here():
     del gym.registry["ClosingForCollectors-v0"]
 
 
-def test_an_interrupt_comes_through():
+def test_collect_passes_on_interrupts():
     def interrupt(observation):
         raise KeyboardInterrupt
 
@@ -730,13 +730,13 @@ def test_an_interrupt_comes_through():
     assert env.training
 
 
-def test_progress(capsys):
+def test_collect_shows_progress(capsys):
     data = collect(Scripted(), act, n_transitions=99, gamma=GAMMA, seed=0, progress_bar=True)
     assert_same(data, reference(n_transitions=99))
     assert "99/99" in capsys.readouterr().out
 
 
-def test_nothing_heavy_is_imported():
+def test_collect_imports_no_optional_packages():
     code = """
 import sys
 from gptd_rl.rollouts.collect import collect

@@ -13,7 +13,8 @@ from numpy.testing import assert_allclose, assert_array_equal
 from gptd_rl.data.spaces import flatten
 from gptd_rl.sb3 import critics
 from gptd_rl.sb3.critics import critic_name, critic_of
-from gptd_rl.sb3.loading import Normalised, load_agent, load_statistics
+from gptd_rl.sb3.loading import load_agent, load_statistics
+from gptd_rl.sb3.policies import NormalizedPolicy
 
 sb3 = pytest.importorskip("stable_baselines3")
 torch = pytest.importorskip("torch")
@@ -66,7 +67,7 @@ def by_hand(algorithm: str, model: Any, x: Any) -> Any:
 
 @pytest.mark.parametrize("algorithm", ENVS)
 @pytest.mark.parametrize("chunk", [4096, 3])
-def test_values_by_hand(algorithm, chunk, monkeypatch):
+def test_critic_values_by_hand(algorithm, chunk, monkeypatch):
     monkeypatch.setattr(critics, "CHUNK", chunk)
     model = make(algorithm)
     states = some_states(10, model.observation_space.shape[0])
@@ -83,12 +84,12 @@ def test_values_by_hand(algorithm, chunk, monkeypatch):
 
 
 @pytest.mark.parametrize("algorithm", ENVS)
-def test_names(algorithm):
+def test_critic_name(algorithm):
     model = make(algorithm)
     assert critic_name(model) == NAMES[algorithm]
 
 
-def test_several_critics_count_only_as_the_least():
+def test_critic_is_the_minimum_of_several():
     model = make("TD3")
     states = some_states(50, 3)
     x = torch.tensor(states, dtype=torch.float32)
@@ -102,7 +103,7 @@ def test_several_critics_count_only_as_the_least():
     assert_allclose(critic(states), np.minimum(*each), rtol=1e-6)
 
 
-def test_drawn_actions(monkeypatch):
+def test_critic_of_sampled_actions(monkeypatch):
     model = make("SAC")
     states = some_states(5, 3)
     best, drawn, again = critic_of(model), critic_of(model, deterministic=False), critic_of(model, False, seed=1)
@@ -129,7 +130,7 @@ def test_drawn_actions(monkeypatch):
     assert (np.abs(drawn(states) - q.mean(dim=1).numpy()) < 0.5 * np.abs(q.mean(dim=1).numpy())).all()
 
 
-def test_only_sac_draws():
+def test_critic_only_sac_samples_actions():
     for algorithm in set(ENVS) - {"SAC"}:
         model = make(algorithm)
         states = some_states(5, model.observation_space.shape[0])
@@ -138,7 +139,7 @@ def test_only_sac_draws():
         assert_array_equal(a(states), b(states))
 
 
-def test_it_is_asked_as_in_use_not_as_in_training():
+def test_critic_uses_evaluation_mode():
     from torch import nn
 
     class Shaky(nn.Module):
@@ -157,7 +158,7 @@ def test_it_is_asked_as_in_use_not_as_in_training():
     assert_array_equal(critic(states), expected)
 
 
-def test_discrete_observations():
+def test_critic_with_discrete_observations():
     model = make("DQN", gym.make("FrozenLake-v1"))
     critic = critic_of(model)
     assert critic is not None
@@ -190,7 +191,7 @@ def batch_of_rooms(n: int) -> Any:
     return {key: np.stack([row[key] for row in rows]) for key in space}
 
 
-def test_observations_of_several_parts():
+def test_critic_with_dict_observations():
     model = make("PPO", Rooms(), "MultiInputPolicy")
     batch = batch_of_rooms(6)
     critic = critic_of(model)
@@ -200,7 +201,50 @@ def test_observations_of_several_parts():
     assert_allclose(critic(flatten(Rooms.observation_space, batch)), expected, rtol=1e-6)
 
 
-# Normalised agents
+# Features
+
+
+@pytest.mark.parametrize("algorithm", ["PPO", "DQN", "SAC", "TD3"])
+@pytest.mark.parametrize("chunk", [4096, 3])
+def test_critic_features_are_inputs_of_the_last_layer(algorithm, chunk, monkeypatch):
+    monkeypatch.setattr(critics, "CHUNK", chunk)
+    model = make(algorithm)
+    states = np.random.default_rng(0).normal(size=(10, model.observation_space.shape[0]))
+    critic, network = critic_of(model), model.policy
+    assert critic is not None
+    features = critic.features(states)
+    if algorithm == "PPO":
+        last = [network.value_net]
+    else:
+        last = [network.q_net.q_net[-1]] if algorithm == "DQN" else [q[-1] for q in network.critic.q_networks]
+    assert features.shape == (10, 8 * len(last)) and features.dtype == np.float64
+    outputs = []
+    for layer, part in zip(last, np.split(features, len(last), axis=1), strict=True):
+        weight, bias = layer.weight.detach().numpy(), layer.bias.detach().numpy()
+        outputs.append(part @ weight.T + bias)
+        assert not layer._forward_hooks  # hooks are removed
+    values = outputs[0].max(axis=1) if algorithm == "DQN" else np.min(outputs, axis=0)[:, 0]
+    assert_allclose(values, critic(states), rtol=1e-4, atol=1e-6)
+    assert critic.features(states[:0]).shape == (0, 8 * len(last))
+
+
+@pytest.mark.parametrize("chunk", [4096, 3, 1])
+def test_critic_features_of_sampled_actions_are_averages(chunk, monkeypatch):
+    model = make("SAC")
+    states = np.random.default_rng(0).normal(size=(7, 3))
+    critic, best = critic_of(model, deterministic=False), critic_of(model)
+    assert critic is not None and best is not None
+    monkeypatch.setattr(critics, "CHUNK", chunk)
+    features = critic.features(states)
+    assert features.shape == (7, 16)
+    with torch.no_grad():
+        model.policy.actor.log_std.weight[:] = 0.0
+        model.policy.actor.log_std.bias[:] = -15.0  # nearly deterministic
+    assert_allclose(critic.features(states), best.features(states), rtol=1e-3, atol=1e-4)
+    assert np.abs(features - best.features(states)).max() > 1e-3
+
+
+# Normalization
 
 
 def normalised(env: Any, tmp_path: Any, **settings: Any) -> Any:
@@ -219,10 +263,10 @@ def normalised(env: Any, tmp_path: Any, **settings: Any) -> Any:
 
 @pytest.mark.parametrize("norm_reward", [False, True])
 @pytest.mark.parametrize("norm_obs", [False, True])
-def test_raw_states_and_original_units(norm_obs, norm_reward, tmp_path):
+def test_critic_takes_raw_states_and_returns_original_units(norm_obs, norm_reward, tmp_path):
     venv, statistics = normalised("Pendulum-v1", tmp_path, norm_obs=norm_obs, norm_reward=norm_reward)
     model = make("TD3")
-    policy = Normalised(model, statistics)
+    policy = NormalizedPolicy(model, statistics)
     states = some_states(10, 3).astype(np.float32)
     inner, critic = critic_of(model), critic_of(policy)
     assert inner is not None and critic is not None
@@ -233,7 +277,7 @@ def test_raw_states_and_original_units(norm_obs, norm_reward, tmp_path):
     assert critic_name(policy) == "TD3's critics"
 
 
-def test_a_model_that_carries_its_normalisation(tmp_path):
+def test_critic_of_a_model_with_vec_normalize(tmp_path):
     """Its states are normalised ones; its values are in original units all the same."""
     venv, _ = normalised("Pendulum-v1", tmp_path)
     model = make("PPO", venv)
@@ -244,11 +288,11 @@ def test_a_model_that_carries_its_normalisation(tmp_path):
     assert_allclose(critic(states), 3.0 * bare(states), rtol=1e-6)
 
 
-def test_parts_are_normalised_each(tmp_path):
+def test_critic_normalizes_dict_observations(tmp_path):
     _, statistics = normalised(Rooms, tmp_path, norm_obs_keys=["position"], norm_reward=False)
     model = make("DQN", Rooms(), "MultiInputPolicy")
     batch = batch_of_rooms(6)
-    critic = critic_of(Normalised(model, statistics))
+    critic = critic_of(NormalizedPolicy(model, statistics))
     assert critic is not None
     with torch.no_grad():
         tensor = model.policy.obs_to_tensor(statistics.normalize_obs(batch))[0]
@@ -256,7 +300,7 @@ def test_parts_are_normalised_each(tmp_path):
     assert_allclose(critic(flatten(Rooms.observation_space, batch)), expected, rtol=1e-6)
 
 
-def test_from_a_file(tmp_path):
+def test_critic_of_a_loaded_agent(tmp_path):
     model = make("A2C")
     model.save(tmp_path / "agent")
     loaded = load_agent(tmp_path / "agent")
@@ -265,10 +309,10 @@ def test_from_a_file(tmp_path):
     assert_array_equal(a(some_states(5, 4)), b(some_states(5, 4)))
 
 
-# Agents without
+# No critic
 
 
-def test_no_critic():
+def test_critic_of_other_policies_is_none():
     class Other:
         def predict(self, observation, deterministic=False):
             return 0, None
@@ -278,7 +322,7 @@ def test_no_critic():
     assert critic_of(None) is None
 
 
-def test_a_critic_with_a_memory_is_none():
+def test_critic_of_a_recurrent_policy_is_none():
     from stable_baselines3.common.policies import ActorCriticPolicy
 
     class Recurrent(ActorCriticPolicy):
@@ -289,7 +333,7 @@ def test_a_critic_with_a_memory_is_none():
     assert critic_of(model) is None
 
 
-def test_asking_for_a_critic_imports_nothing_heavy():
+def test_critic_of_imports_nothing_heavy():
     program = (
         "import sys\n"
         "from gptd_rl.sb3.critics import critic_of\n"

@@ -20,8 +20,9 @@ from gymnasium import spaces
 from numpy.testing import assert_allclose, assert_array_equal
 
 from gptd_rl.exceptions import AgentError
-from gptd_rl.sb3 import loading as archives
-from gptd_rl.sb3.loading import Normalised, check_spaces, load_agent, load_statistics
+from gptd_rl.sb3 import safe_archive
+from gptd_rl.sb3.loading import load_agent, load_statistics
+from gptd_rl.sb3.policies import NormalizedPolicy, check_spaces
 
 sb3 = pytest.importorskip("stable_baselines3")
 
@@ -121,7 +122,7 @@ class Payload:
 
 @pytest.mark.parametrize("algorithm", ENVS)
 @pytest.mark.parametrize("named", [False, True])
-def test_each_algorithm_is_recognised_and_predicts_as_before(algorithm, named, tmp_path, capsys):
+def test_load_agent_recognises_each_algorithm(algorithm, named, tmp_path, capsys):
     model = make(algorithm, seed=3, gamma=0.9)
     path = tmp_path / "agent.zip"
     model.save(path)
@@ -149,7 +150,7 @@ def test_each_algorithm_is_recognised_and_predicts_as_before(algorithm, named, t
     ],
     ids=["schedules", "verbose", "activation", "gamma", "sde"],
 )
-def test_settings(settings, tmp_path, capsys):
+def test_load_agent_with_settings(settings, tmp_path, capsys):
     from torch import nn
 
     if "policy_kwargs" in settings:
@@ -167,7 +168,7 @@ def test_settings(settings, tmp_path, capsys):
     assert capsys.readouterr() == ("", "")
 
 
-def test_trained_agents_come_back_too(tmp_path):
+def test_load_agent_of_trained_agents(tmp_path):
     model = make("SAC", learning_starts=10)
     model.learn(20)  # optimisers, buffers, random generators of the spaces
     model.save(tmp_path / "agent")
@@ -178,7 +179,7 @@ def test_trained_agents_come_back_too(tmp_path):
     )
 
 
-def test_a_million_transitions_of_memory_are_not_taken(tmp_path, folder):
+def test_load_agent_allocates_no_replay_buffer(tmp_path, folder):
     path = changed(folder / "DQN.zip", tmp_path / "agent.zip", buffer_size=10**15, n_envs=10**15)
     agent = load_agent(path)
     assert agent.replay_buffer.buffer_size == 1
@@ -187,7 +188,7 @@ def test_a_million_transitions_of_memory_are_not_taken(tmp_path, folder):
     load_agent(path)
 
 
-def test_hindsight_replay_wants_no_environment(tmp_path):
+def test_load_agent_with_hindsight_replay(tmp_path):
     from stable_baselines3.common.envs import BitFlippingEnv
 
     buffer = dict(replay_buffer_class=sb3.HerReplayBuffer, replay_buffer_kwargs=dict(n_sampled_goal=2))
@@ -200,14 +201,14 @@ def test_hindsight_replay_wants_no_environment(tmp_path):
     )
 
 
-def test_a_buffer_that_saves_memory(tmp_path):
+def test_load_agent_with_a_memory_optimised_buffer(tmp_path):
     make("DQN", optimize_memory_usage=True, replay_buffer_kwargs=dict(handle_timeout_termination=False)).save(
         tmp_path / "agent"
     )
     assert type(load_agent(tmp_path / "agent")) is sb3.DQN
 
 
-def test_an_optimiser_of_old_files_is_no_reason_to_warn(tmp_path, folder):
+def test_load_agent_ignores_optimisers_of_old_files(tmp_path, folder):
     """Before 2.4, DQN's held the target network, too."""
     import torch
 
@@ -224,7 +225,7 @@ def test_an_optimiser_of_old_files_is_no_reason_to_warn(tmp_path, folder):
 
 
 @pytest.mark.parametrize(("env", "policy"), [("FrozenLake-v1", "MlpPolicy"), (Rooms, "MultiInputPolicy")])
-def test_observations_that_are_no_vectors(env, policy, tmp_path):
+def test_load_agent_with_other_observations(env, policy, tmp_path):
     env = gym.make(env) if isinstance(env, str) else env()
     model = make("PPO", env, policy)
     model.save(tmp_path / "agent")
@@ -237,7 +238,7 @@ def test_observations_that_are_no_vectors(env, policy, tmp_path):
         )
 
 
-def test_files_from_the_time_of_gym(tmp_path, folder, monkeypatch):
+def test_load_agent_of_gym_files(tmp_path, folder, monkeypatch):
     """Spaces of `gym`: those of Gymnasium are meant."""
     old = types.ModuleType("gym.spaces.box")
     old.Box = type("Box", (spaces.Box,), {"__module__": "gym.spaces.box"})  # type: ignore[attr-defined]
@@ -251,7 +252,7 @@ def test_files_from_the_time_of_gym(tmp_path, folder, monkeypatch):
     assert load_agent(path).observation_space == spaces.Box(-1.0, 1.0, (4,))
 
 
-def test_which_algorithm(tmp_path, folder):
+def test_load_agent_algo(tmp_path, folder):
     assert (
         refusal(load_agent, folder / "DQN.zip", algo="PPO") == "DQN.zip holds a DQN agent, not PPO: leave out --algo."
     )
@@ -269,7 +270,7 @@ def test_which_algorithm(tmp_path, folder):
     assert type(load_agent(trpo, algo="a2c")) is sb3.A2C
 
 
-def test_agents_of_other_libraries(tmp_path, folder):
+def test_load_agent_refuses_other_libraries(tmp_path, folder):
     policy = json.loads(contents(folder / "PPO.zip")["data"])["policy_class"]
     policy |= {"__module__": "sb3_contrib.common.recurrent.policies"}
     message = refusal(load_agent, changed(folder / "PPO.zip", tmp_path / "lstm.zip", policy_class=policy))
@@ -280,7 +281,7 @@ def test_agents_of_other_libraries(tmp_path, folder):
         assert "policy class of nowhere" in refusal(load_agent, path)
 
 
-def test_without_the_extra(folder, monkeypatch):
+def test_load_agent_without_stable_baselines3(folder, monkeypatch):
     make_statistics(folder / "some.pkl")
     monkeypatch.setitem(sys.modules, "stable_baselines3", None)
     assert refusal(load_agent, folder / "PPO.zip").endswith('pip install "gptd-rl[sb3]".')
@@ -288,7 +289,7 @@ def test_without_the_extra(folder, monkeypatch):
 
 
 @pytest.mark.parametrize("load", [load_agent, load_statistics])
-def test_no_such_file(load, tmp_path, monkeypatch):
+def test_load_refuses_missing_files(load, tmp_path, monkeypatch):
     assert refusal(load, tmp_path / "agent.zip") == f"there is no file {tmp_path / 'agent.zip'}."
     assert "is a folder" in refusal(load, tmp_path)
     (tmp_path / "secret").touch()
@@ -300,12 +301,12 @@ def test_no_such_file(load, tmp_path, monkeypatch):
     assert refusal(load, tmp_path / "secret") == f"{tmp_path / 'secret'} cannot be read: Permission denied."
 
 
-def test_errors_fit_on_a_line():
+def test_agent_error_is_one_line():
     assert str(AgentError("first\n  second")) == "first second"
 
 
 @pytest.mark.parametrize("missing", ["data", "policy.pth", "_stable_baselines3_version"])
-def test_a_member_is_missing(missing, tmp_path, folder):
+def test_load_agent_refuses_a_missing_member(missing, tmp_path, folder):
     members = contents(folder / "PPO.zip")
     del members[missing]
     assert f"it has no '{missing}'" in refusal(load_agent, write(tmp_path / "agent.zip", members))
@@ -315,12 +316,12 @@ def test_a_member_is_missing(missing, tmp_path, folder):
     "member",
     ["../policy.pth", "a/policy.pth", "/policy.pth", "..pth", "run.py", "data.pkl", "a\\b.pth", "x\n.pth", "é.pth"],
 )
-def test_a_member_too_many(member, tmp_path, folder):
+def test_load_agent_refuses_an_unknown_member(member, tmp_path, folder):
     members = contents(folder / "PPO.zip") | {member: b""}
     assert "no plain archive" in refusal(load_agent, write(tmp_path / "agent.zip", members))
 
 
-def test_a_member_twice(tmp_path, folder):
+def test_load_agent_refuses_a_member_twice(tmp_path, folder):
     path = write(tmp_path / "agent.zip", contents(folder / "PPO.zip"))
     with warnings.catch_warnings(), zipfile.ZipFile(path, "a") as archive:
         warnings.simplefilter("ignore")
@@ -328,26 +329,26 @@ def test_a_member_twice(tmp_path, folder):
     assert "has it twice" in refusal(load_agent, path)
 
 
-def test_absurd_sizes(tmp_path, folder, monkeypatch):
+def test_load_refuses_absurd_sizes(tmp_path, folder, monkeypatch):
     total = sum(map(len, contents(folder / "PPO.zip").values()))
-    monkeypatch.setattr(archives, "MAX_BYTES", total)
+    monkeypatch.setattr(safe_archive, "MAX_BYTES", total)
     load_agent(folder / "PPO.zip")
-    monkeypatch.setattr(archives, "MAX_BYTES", total - 1)
+    monkeypatch.setattr(safe_archive, "MAX_BYTES", total - 1)
     assert "more than any agent needs" in refusal(load_agent, folder / "PPO.zip")
     monkeypatch.undo()
-    monkeypatch.setattr(archives, "MAX_BYTES_OF_DATA", 1000)
+    monkeypatch.setattr(safe_archive, "MAX_BYTES_OF_DATA", 1000)
     assert "more than any agent needs" in refusal(load_agent, folder / "PPO.zip")
     make_statistics(tmp_path / "some.pkl")
     assert "too large" in refusal(load_statistics, tmp_path / "some.pkl")
 
 
 @pytest.mark.parametrize("data", [b"{", b"\xff\xfe\xfa", b"[" * 100_000, b"[1]", b""])
-def test_data_that_is_no_json(data, tmp_path, folder):
+def test_load_agent_refuses_bad_json(data, tmp_path, folder):
     path = write(tmp_path / "agent.zip", contents(folder / "PPO.zip") | {"data": data})
     assert "is no archive of Stable-Baselines3" in refusal(load_agent, path)
 
 
-def test_what_is_no_zip(tmp_path, folder):
+def test_load_agent_refuses_other_files(tmp_path, folder):
     whole = (folder / "PPO.zip").read_bytes()
     for content in (b"", b"PK", b"hello", whole[: len(whole) // 2]):
         (tmp_path / "agent.zip").write_bytes(content)
@@ -363,7 +364,7 @@ def test_what_is_no_zip(tmp_path, folder):
         lambda members: {"strange.pth": members["policy.pth"]},
     ],
 )
-def test_weights_that_sb3_cannot_load(change, tmp_path, folder):
+def test_load_agent_refuses_bad_weights(change, tmp_path, folder):
     members = contents(folder / "PPO.zip")
     path = write(tmp_path / "agent.zip", members | change(members))
     with pytest.raises(AgentError, match=r"cannot load agent.zip as PPO \(.*was it cut off") as caught:
@@ -375,7 +376,7 @@ def test_weights_that_sb3_cannot_load(change, tmp_path, folder):
 
 
 @pytest.mark.parametrize("key", ["policy_class", "policy_kwargs", "observation_space", "action_space", "gamma"])
-def test_a_field_that_would_run_code(key, tmp_path, folder):
+def test_load_agent_refuses_fields_with_code(key, tmp_path, folder):
     shown = {"__module__": "stable_baselines3.common.policies"}
     path = changed(folder / "PPO.zip", tmp_path / "agent.zip", **{key: field(Payload(tmp_path / "harm"), **shown)})
     message = refusal(load_agent, path)
@@ -384,13 +385,13 @@ def test_a_field_that_would_run_code(key, tmp_path, folder):
 
 
 @pytest.mark.parametrize("key", ["lr_schedule", "clip_range", "learning_rate", "_last_obs", "env", "something"])
-def test_a_field_that_is_not_needed_is_left_alone(key, tmp_path, folder):
+def test_load_agent_ignores_fields_that_are_not_needed(key, tmp_path, folder):
     path = changed(folder / "PPO.zip", tmp_path / "agent.zip", **{key: field(Payload(tmp_path / "harm"))})
     assert type(load_agent(path)) is sb3.PPO
     assert not (tmp_path / "harm").exists()
 
 
-def test_weights_that_would_run_code(tmp_path, folder, monkeypatch):
+def test_load_agent_refuses_weights_with_code(tmp_path, folder, monkeypatch):
     import torch
 
     file = io.BytesIO()
@@ -403,7 +404,7 @@ def test_weights_that_would_run_code(tmp_path, folder, monkeypatch):
         assert not (tmp_path / "harm").exists()
 
 
-def test_a_network_of_ones_own_is_refused(tmp_path):
+def test_load_agent_refuses_other_networks(tmp_path):
     from stable_baselines3.common.torch_layers import FlattenExtractor
 
     class Own(FlattenExtractor):
@@ -435,7 +436,7 @@ def named(module: str, name: str) -> bytes:
         ("gymnasium.spaces.box", "Nothing"),
     ],
 )
-def test_names_that_no_statistics_need(module, name, tmp_path):
+def test_load_statistics_refuses_other_names(module, name, tmp_path):
     (tmp_path / "some.pkl").write_bytes(named(module, name))
     assert f"it names {module}.{name}" in refusal(load_statistics, tmp_path / "some.pkl")
 
@@ -457,50 +458,10 @@ def make_statistics(path: Path, env: Any = "Pendulum-v1", **settings: Any) -> An
     return venv
 
 
-def test_normalised_predicts_what_the_model_does_in_the_normalised_environment(tmp_path):
-    venv = make_statistics(tmp_path / "some.pkl")
-    model = make("PPO", "Pendulum-v1", gamma=0.97)
-    venv.training = False
-    policy = Normalised(model, load_statistics(tmp_path / "some.pkl"))
-    seen = venv.reset()
-    raw = venv.get_original_obs()
-    for _ in range(10):
-        action = model.predict(seen, deterministic=True)[0]
-        assert_array_equal(policy.predict(raw, deterministic=True)[0], action)
-        assert_array_equal(policy.predict(raw[0], deterministic=True)[0], action[0])
-        seen = venv.step(action)[0]
-        raw = venv.get_original_obs()
-    assert np.abs(seen - raw).max() > 0.1
-
-
-def test_normalised_is_described_by_both(tmp_path):
-    venv = make_statistics(tmp_path / "some.pkl")
-    model = make("SAC", gamma=0.97)
-    statistics = load_statistics(tmp_path / "some.pkl")
-    policy = Normalised(model, statistics)
-    assert (policy.model, policy.statistics, policy.gamma) == (model, statistics, 0.97)
-    assert policy.observation_space == venv.observation_space and policy.action_space == model.action_space
-    assert not statistics.training
-    assert_array_equal(statistics.obs_rms.mean, venv.obs_rms.mean)
-    message = refusal(Normalised, make("PPO"), statistics)
-    assert message.startswith("the agent observes Box(4,) and the statistics are of Box(3,)")
-
-
-def test_normalised_hands_on_the_memory(tmp_path):
-    class Remembers:
-        def predict(self, observation, state=None, episode_start=None, deterministic=False):
-            return observation, (state, episode_start, deterministic)
-
-    make_statistics(tmp_path / "some.pkl")
-    policy = Normalised(Remembers(), load_statistics(tmp_path / "some.pkl"))
-    assert policy.predict(np.zeros(3), 1, 2, True)[1] == (1, 2, True)
-    assert policy.predict(np.zeros(3))[1] == (None, None, False)
-
-
-def test_statistics_of_observations_of_several_parts(tmp_path):
+def test_load_statistics_of_dict_observations(tmp_path):
     venv = make_statistics(tmp_path / "some.pkl", Rooms, norm_obs_keys=["position"])
     model = make("PPO", Rooms(), "MultiInputPolicy")
-    policy = Normalised(model, load_statistics(tmp_path / "some.pkl"))
+    policy = NormalizedPolicy(model, load_statistics(tmp_path / "some.pkl"))
     venv.training = False
     seen, raw = venv.reset(), venv.get_original_obs()
     assert_allclose(policy.statistics.normalize_obs(raw)["position"], seen["position"])
@@ -508,14 +469,14 @@ def test_statistics_of_observations_of_several_parts(tmp_path):
 
 
 @pytest.mark.parametrize("env", ["CartPole-v1", "FrozenLake-v1"])
-def test_statistics_of_other_spaces(env, tmp_path):
+def test_load_statistics_of_other_spaces(env, tmp_path):
     venv = make_statistics(tmp_path / "some.pkl", env, norm_obs=env == "CartPole-v1")
     statistics = load_statistics(tmp_path / "some.pkl")
     assert statistics.observation_space == venv.observation_space
     assert statistics.ret_rms.var == venv.ret_rms.var
 
 
-def test_statistics_from_the_time_of_numpy_1(tmp_path):
+def test_load_statistics_of_numpy_1(tmp_path):
     venv = make_statistics(tmp_path / "some.pkl")
     content = pickle.dumps(venv, protocol=3)
     assert content.count(b"cnumpy._core.") > 0
@@ -523,7 +484,7 @@ def test_statistics_from_the_time_of_numpy_1(tmp_path):
     assert_array_equal(load_statistics(tmp_path / "some.pkl").obs_rms.var, venv.obs_rms.var)
 
 
-def test_statistics_that_would_run_code(tmp_path):
+def test_load_statistics_refuses_code(tmp_path):
     class Worse:
         def __reduce__(self):
             return eval, (f"__import__('os').mkdir({str(tmp_path / 'harm')!r})",)
@@ -535,7 +496,7 @@ def test_statistics_that_would_run_code(tmp_path):
             assert not (tmp_path / "harm").exists()
 
 
-def test_statistics_that_are_none(tmp_path):
+def test_load_statistics_refuses_other_objects(tmp_path):
     make_statistics(tmp_path / "some.pkl")
     whole = (tmp_path / "some.pkl").read_bytes()
     for content in (b"", b"hello", whole[: len(whole) // 2]):
@@ -543,80 +504,3 @@ def test_statistics_that_are_none(tmp_path):
         assert "no plain VecNormalize file" in refusal(load_statistics, tmp_path / "some.pkl")
     (tmp_path / "some.pkl").write_bytes(pickle.dumps({"obs_rms": 1}))
     assert "some.pkl holds a dict" in refusal(load_statistics, tmp_path / "some.pkl")
-
-
-# Spaces
-
-
-class Declared:
-    """A policy or an environment, as far as its spaces go."""
-
-    def __init__(self, observation_space: Any, action_space: Any = None) -> None:
-        self.observation_space = observation_space
-        self.action_space = action_space or spaces.Discrete(2)
-
-
-def test_the_environment_it_was_trained_in(folder):
-    from stable_baselines3.common.vec_env import DummyVecEnv
-
-    agent = load_agent(folder / "PPO.zip")
-    check_spaces(agent, gym.make("CartPole-v1"))
-    check_spaces(agent, gym.make_vec("CartPole-v1", 2))
-    check_spaces(agent, DummyVecEnv([lambda: gym.make("CartPole-v1")]))
-    check_spaces(lambda observation: 0, gym.make("Acrobot-v1"))  # it does not say
-    expected = "the agent observes Box(4,) and Acrobot-v1 gives Box(6,): was it trained there?"
-    assert refusal(check_spaces, agent, gym.make("Acrobot-v1")) == expected
-    vectors: Any = (gym.make_vec("Acrobot-v1", 2), DummyVecEnv([lambda: gym.make("Acrobot-v1")]))
-    for env in vectors:
-        assert "gives Box(6,): was it trained there?" in refusal(check_spaces, agent, env)
-    message = refusal(check_spaces, load_agent(folder / "SAC.zip"), Declared(spaces.Box(-1, 1, (3,))))
-    assert message == "the agent acts in Box(1,) and the environment takes Discrete(2): was it trained there?"
-
-
-BOX = spaces.Box(-1.0, 1.0, (2,))
-
-
-@pytest.mark.parametrize(
-    ("a", "b", "fit"),
-    [
-        (BOX, spaces.Box(-np.inf, np.inf, (2,), np.float64), True),
-        (BOX, spaces.Box(-1.0, 1.0, (3,)), False),
-        (BOX, spaces.Box(-1, 1, (2,), np.int64), False),
-        (BOX, spaces.Discrete(2), False),
-        (spaces.Discrete(3), spaces.Discrete(3), True),
-        (spaces.Discrete(3), spaces.Discrete(4), False),
-        (spaces.Discrete(3), spaces.Discrete(3, start=1), False),
-        (spaces.MultiDiscrete([2, 3]), spaces.MultiDiscrete([2, 3]), True),
-        (spaces.MultiDiscrete([2, 3]), spaces.MultiDiscrete([3, 2]), False),
-        (spaces.MultiBinary(2), spaces.MultiBinary(2), True),
-        (spaces.MultiBinary(2), spaces.MultiBinary(3), False),
-        (spaces.Dict(a=BOX), spaces.Dict(a=spaces.Box(0.0, 9.0, (2,))), True),
-        (spaces.Dict(a=BOX), spaces.Dict(b=BOX), False),
-        (spaces.Dict(a=BOX), spaces.Dict(a=spaces.Discrete(2)), False),
-        (spaces.Dict({"a": BOX, "b": BOX}), spaces.Dict({"b": BOX, "a": BOX}), True),  # Gymnasium sorts them
-        (spaces.Dict(a=BOX, b=BOX), spaces.Dict(b=BOX, a=BOX), False),
-        (spaces.Tuple([BOX]), spaces.Tuple([spaces.Box(0.0, 9.0, (2,))]), True),
-        (spaces.Tuple([BOX]), spaces.Tuple([BOX, BOX]), False),
-        (spaces.Tuple([BOX]), spaces.Tuple([spaces.Discrete(2)]), False),
-    ],
-)
-def test_which_spaces_fit(a, b, fit):
-    if fit:
-        check_spaces(Declared(a), Declared(b))
-        check_spaces(Declared(BOX, a), Declared(BOX, b))
-    else:
-        assert "was it trained there?" in refusal(check_spaces, Declared(a), Declared(b))
-        assert "was it trained there?" in refusal(check_spaces, Declared(BOX, a), Declared(BOX, b))
-        assert "was it trained there?" in refusal(check_spaces, Declared(b), Declared(a))
-
-
-def test_the_message_shows_the_difference():
-    message = refusal(check_spaces, Declared(spaces.Dict(a=BOX)), Declared(spaces.Box(0, 9, (2,), np.int64)))
-    assert "observes Dict(a: Box(2,)) and the environment gives Box(2,) of int64" in message
-
-
-def test_images_are_refused():
-    image = spaces.Box(0, 255, (84, 84, 4), np.uint8)
-    assert "image observations" in refusal(check_spaces, Declared(image), Declared(image))
-    assert "(84, 84, 4)" in refusal(check_spaces, object(), Declared(image))
-    assert "image observations" in refusal(check_spaces, Declared(spaces.Dict(a=image)), Declared(BOX))

@@ -35,6 +35,7 @@ from tests.helpers import (
     assert_gradient,
     assert_same,
     dense_H,
+    every_mix_or_metric,
     make_model,
     naive_kernel,
     naive_null_vectors,
@@ -59,6 +60,7 @@ def penalized(objective: Objective, prior: Prior) -> Any:
 
 every_mix = pytest.mark.parametrize("mix", ["terminated", "truncated", "mixed"])
 every_noise = pytest.mark.parametrize("noise", NOISES)
+every_combination = every_mix_or_metric(["terminated", "truncated", "mixed"], METRICS)
 every_metric = pytest.mark.parametrize("metric", METRICS)
 every_grouping = pytest.mark.parametrize("grouping", GROUPS)
 
@@ -66,13 +68,7 @@ every_grouping = pytest.mark.parametrize("grouping", GROUPS)
 # Gradients
 
 
-# The metric enters only where ∂L/∂K is contracted, the mix of segments only where K is projected: all metrics with one
-# mix, and all mixes with one metric.
-METRICS_AND_MIXES = [*((metric, "mixed") for metric in METRICS), *(("ard", mix) for mix in MIXES if mix != "mixed")]
-every_metric_or_mix = pytest.mark.parametrize(("metric", "mix"), METRICS_AND_MIXES)
-
-
-@every_metric_or_mix
+@every_mix_or_metric(MIXES, METRICS)
 @every_noise
 @pytest.mark.parametrize(
     ("repeated", "merge"), [(False, True), (True, False), (True, True)], ids=["distinct", "unmerged", "merged"]
@@ -82,9 +78,7 @@ def test_gradient_of_the_evidence(metric, noise, mix, repeated, merge):
     assert_gradient(MarginalLikelihood(seen), make_model(metric))
 
 
-@pytest.mark.parametrize(
-    ("metric", "mix"), [*((metric, "mixed") for metric in METRICS), ("ard", "terminated"), ("ard", "truncated")]
-)
+@every_combination
 @every_noise
 @pytest.mark.parametrize("repeated", [False, True], ids=["distinct", "repeated"])
 def test_gradient_of_the_thinned_evidence(metric, noise, mix, repeated):
@@ -94,7 +88,7 @@ def test_gradient_of_the_thinned_evidence(metric, noise, mix, repeated):
     )
 
 
-@every_metric_or_mix
+@every_combination
 @every_noise
 @pytest.mark.parametrize("repeated", [False, True], ids=["distinct", "repeated"])
 @every_grouping

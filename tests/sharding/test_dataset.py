@@ -29,7 +29,7 @@ from gptd_rl import GPTD, Trajectories
 from gptd_rl.data import files as archive
 from gptd_rl.data.resampling import split_into_shards
 from gptd_rl.estimators import sparse_engine
-from gptd_rl.inference import sparse
+from gptd_rl.inference import statistics
 from gptd_rl.selection import bound
 from gptd_rl.sharding import sources as shard_sources
 from gptd_rl.sharding.backends import ATTEMPTS, Cache, Dask, ShardSpec, Threads, make_backend
@@ -902,7 +902,10 @@ def test_a_fitted_model_outlives_its_executor(files):
         (dict(tolerance=-0.1), r"^tolerance is a share of the prior variance, from 0 to below 1; got -0\.1\.$"),
         (dict(tolerance=1.0), r"^tolerance is .*; got 1\.0\.$"),
         (dict(tolerance=float("nan")), r"^tolerance is .*; got nan\.$"),
-        (dict(variance="full"), r"^variance must be one of 'projected_process', 'subset_of_regressors'; got 'full'\.$"),
+        (
+            dict(sparse_variance="full"),
+            r"^sparse_variance must be one of 'projected_process', 'subset_of_regressors'; got 'full'\.$",
+        ),
         (dict(method="fast"), r"^method must be one of 'auto', 'exact', 'sparse'; got 'fast'\.$"),
     ],
     ids=str,
@@ -994,14 +997,14 @@ def test_bad_shards_on_dask_workers_are_named(client, fitted, files):
 
 def die_in_pass(number: int) -> None:
     """Have this process killed when it begins its pass with this number."""
-    original, passes = sparse.statistics, itertools.count(1)
+    original, passes = statistics.statistics, itertools.count(1)
 
     def armed(*arguments: Any) -> Any:
         if next(passes) == number:
             kill(os.getpid())
         return original(*arguments)
 
-    sparse.statistics = armed  # type: ignore[assignment]
+    statistics.statistics = armed  # type: ignore[assignment]
 
 
 @pytest.mark.parametrize("kind", ["memory", "files"])

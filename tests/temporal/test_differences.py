@@ -10,7 +10,7 @@ from numpy.testing import assert_allclose, assert_array_equal
 from scipy.linalg import block_diag
 
 from gptd_rl.data.trajectories import Trajectories
-from gptd_rl.temporal.differences import TemporalDifference
+from gptd_rl.temporal.differences import TemporalDifference, discounted_returns
 from tests.helpers import MIXES, dense_H, naive_null_vectors, naive_returns, row_places, sample, segments
 
 EXACT: dict[str, Any] = dict(rtol=1e-12, atol=1e-12)
@@ -63,8 +63,19 @@ def test_transposed_products(data, H, trailing):
     expected = np.tensordot(dense.T, weights, 1)
     padded = np.full((len(data), *trailing), np.nan)  # what stands where there is no row must not matter
     padded[rows] = weights
-    assert_allclose(H.rmatmul(weights), expected, **EXACT)
     assert_allclose(H.apply_transposed(padded), expected, **EXACT)
+
+
+def test_of_is_built_once(data, H):
+    assert TemporalDifference.of(data) is H
+    assert TemporalDifference.of(data[:]) is not H
+
+
+def test_discounted_returns(data):
+    y = discounted_returns(data)
+    assert_allclose(y, naive_returns(data), **EXACT)
+    assert discounted_returns(data) is y
+    assert not y.flags.writeable  # it is shared
 
 
 def test_products_leave_their_argument_alone(data, H):
@@ -81,20 +92,22 @@ def test_products_do_not_care_for_memory_order(data, H):
         assert_array_equal(product(np.asfortranarray(values)), product(values))
 
 
-def test_gram_is_tridiagonal(data, H):
-    gram = dense_H(data) @ dense_H(data).T
-    band = H.gram_banded()
-    n = len(gram)
-    assert band.shape == (2, n)
-    rebuilt = np.diag(band[1]) + np.diag(band[0, 1:], 1) + np.diag(band[0, 1:], -1)
-    assert_allclose(rebuilt, gram, **EXACT)
-    assert band[0, 0] == 0.0
+def gram(data: Trajectories) -> np.ndarray:
+    """HHᵀ."""
+    H = TemporalDifference.of(data).sparse()
+    return (H @ H.T).toarray()
+
+
+def test_gram_is_tridiagonal(data):
+    assert_allclose(gram(data), dense_H(data) @ dense_H(data).T, **EXACT)
+    assert_array_equal(gram(data), np.triu(np.tril(gram(data), 1), -1))
 
 
 def test_gram_has_the_smaller_index_beside_the_diagonal():
     # the paper's slip: [HHᵀ]_{i+1,i} is −γ_i, not −γ_{i+1}
     data = Trajectories.from_episodes([dict(observations=np.arange(3.0), rewards=[0, 0], discounts=[0.5, 0.7])])
-    assert_allclose(TemporalDifference.of(data).gram_banded(), [[0, -0.5], [1.25, 1.49]], **EXACT)
+    expected = np.array([[1.25, -0.5], [-0.5, 1.49]])
+    assert_allclose(gram(data), expected, **EXACT)
 
 
 def test_sparse(data, H):
@@ -168,8 +181,7 @@ def test_a_discount_of_zero_inside_a_segment():
     H = TemporalDifference.of(data)
     assert_allclose(H.null_vectors(), [0, 0, 0.8 * 0.7, 0.7, 1], **EXACT)
     assert_allclose(H.returns(data.rewards), naive_returns(data), **EXACT)
-    gram = dense_H(data) @ dense_H(data).T
-    assert_allclose(H.log_det_gram(), np.linalg.slogdet(gram)[1], **EXACT)
+    assert_allclose(H.log_det_gram(), np.linalg.slogdet(dense_H(data) @ dense_H(data).T)[1], **EXACT)
 
 
 def test_lone_terminal_states_have_a_row():
@@ -198,4 +210,4 @@ def test_H_is_not_built_densely():
     assert H.returns(data.rewards)[0] == n - 1
     assert H.matmul(np.ones(2 * n)).sum() == 1.0
     assert_allclose(H.log_det_gram(), np.log(n))
-    assert H.gram_banded().shape == (2, 2 * n - 1)
+    assert H.sparse().nnz <= 4 * n

@@ -1,4 +1,4 @@
-"""Beyond the paper: many more inputs that do not matter, and whether the covariance still finds those that do."""
+"""Beyond the paper: relevance selection with many irrelevant inputs."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from gptd_rl.reproduction import gridworld, pendulum
-from gptd_rl.reproduction.pendulum import Tick, mean_squared
-from gptd_rl.inference.inducing import incomplete_cholesky
 from gptd_rl.data.trajectories import Trajectories
+from gptd_rl.inference.inducing import incomplete_cholesky
+from gptd_rl.reproduction import gridworld, pendulum
+from gptd_rl.reproduction.pendulum import OnFit, mean_squared
 from gptd_rl.types import Array
 
 KERNELS = {"I": "isotropic", "II": "ard"}
@@ -25,56 +25,59 @@ COPY_NOISE = 0.5
 
 
 @dataclass(frozen=True, eq=False)
-class Trial:
-    """One covariance on data with inputs that do not matter.
+class InputSelection:
+    """One covariance fitted to data with irrelevant inputs.
 
     Attributes
     ----------
     seed : int
     label : {"I", "II"}
     n_relevant, n_irrelevant : int
-        The inputs that matter come first.
-    strengths : ndarray of shape (n_dims,)
+        The relevant inputs come first.
+    scaled_relevances : ndarray of shape (n_dims,)
         Relevance × variance of each input.
     mse : float
-        Mean squared error at states that were not in the data.
+        Mean squared error at states that are not in the data.
     subset_size : int
-        States that incomplete Cholesky factorisation takes at `TOLERANCE`.
+        Number of inducing points that incomplete Cholesky factorisation selects at `TOLERANCE`.
     n_states : int
-        States that it takes them from.
+        Number of states in the data.
     """
 
     seed: int
     label: str
     n_relevant: int
     n_irrelevant: int
-    strengths: Array
+    scaled_relevances: Array
     mse: float
     subset_size: int
     n_states: int
 
     @property
     def ratio(self) -> float:
-        """Strength of the strongest input that does not matter, as a share of the weakest that does."""
-        return float(self.strengths[self.n_relevant :].max() / self.strengths[: self.n_relevant].min())
+        """Largest relevance of an irrelevant input over the smallest of a relevant one."""
+        scaled, n = self.scaled_relevances, self.n_relevant
+        return float(scaled[n:].max() / scaled[:n].min())
 
 
-def gridworld_trials(
-    seed: int, settings: gridworld.Settings, n_irrelevant: tuple[int, ...], tick: Tick
-) -> Iterator[Trial]:
-    """The gridworld with more and more coordinates that move at random."""
+def gridworld_selections(
+    seed: int, settings: gridworld.GridworldSettings, n_irrelevant: tuple[int, ...], on_fit: OnFit
+) -> Iterator[InputSelection]:
+    """The gridworld with several numbers of coordinates that move at random."""
     for n in n_irrelevant:
         policy, data = gridworld.sample(seed, settings.n_transitions, settings.gamma, n)
         rng = np.random.default_rng(seed)
         states = rng.integers(1, policy.task.size, (N_TEST_STATES, 1 + n), endpoint=True).astype(float)
         truth = policy.value(states, settings.gamma)
         for label in KERNELS:
-            yield _trial(seed, label, data, 1, states, truth)
-            tick(f"gridworld, seed {seed}, {n} irrelevant, covariance {label}")
+            yield _selection(seed, label, data, 1, states, truth)
+            on_fit(f"gridworld, seed {seed}, {n} irrelevant, covariance {label}")
 
 
-def pendulum_trials(seed: int, settings: pendulum.Settings, n_copies: int, tick: Tick) -> Iterator[Trial]:
-    """The pendulum whose state is followed by noisy copies of itself."""
+def pendulum_selections(
+    seed: int, settings: pendulum.PendulumSettings, n_copies: int, on_fit: OnFit
+) -> Iterator[InputSelection]:
+    """The pendulum, with noisy copies of its state as further inputs."""
     agent, data = pendulum.sample(seed, settings)
     grid = pendulum.state_grid(agent, settings.n_grid)
     rng = np.random.default_rng(seed)
@@ -82,24 +85,26 @@ def pendulum_trials(seed: int, settings: pendulum.Settings, n_copies: int, tick:
     wide = replace(data, states=with_copies(data.states, n_copies, noise, rng))
     wide_grid = with_copies(grid, n_copies, noise, rng)
     for label in KERNELS:
-        yield _trial(seed, label, wide, 2, wide_grid, agent.value.at(grid))
-        tick(f"pendulum, seed {seed}, {n_copies} noisy copies, covariance {label}")
+        yield _selection(seed, label, wide, 2, wide_grid, agent.value.at(grid))
+        on_fit(f"pendulum, seed {seed}, {n_copies} noisy copies, covariance {label}")
 
 
 def with_copies(states: Array, n_copies: int, noise: Array, rng: np.random.Generator) -> Array:
-    """States, and beside them `n_copies` of themselves with normal noise of standard deviation `noise`."""
+    """States followed by `n_copies` of themselves with normal noise of standard deviation `noise`."""
     copies = np.tile(states, n_copies)
     return np.hstack([states, copies + np.tile(noise, n_copies) * rng.normal(size=copies.shape)])
 
 
-def _trial(seed: int, label: str, data: Trajectories, n_relevant: int, states: Array, truth: Array) -> Trial:
+def _selection(
+    seed: int, label: str, data: Trajectories, n_relevant: int, states: Array, truth: Array
+) -> InputSelection:
     v = gridworld.fitted(KERNELS[label], data)
-    return Trial(
+    return InputSelection(
         seed=seed,
         label=label,
         n_relevant=n_relevant,
         n_irrelevant=data.n_dims - n_relevant,
-        strengths=v.relevances_ * data.states.var(axis=0),
+        scaled_relevances=v.relevances_ * data.states.var(axis=0),
         mse=mean_squared(v.predict(states) - truth),
         subset_size=len(incomplete_cholesky(v.kernel_, data.states, tolerance=TOLERANCE)),
         n_states=len(data),

@@ -7,7 +7,7 @@ import pytest
 from numpy.testing import assert_allclose
 
 from gptd_rl.data.trajectories import Trajectories
-from gptd_rl.inference.exact import Posterior
+from gptd_rl.inference.exact import ExactPosterior
 from gptd_rl.inference.model import Model
 from gptd_rl.kernels import paper_kernel
 from gptd_rl.kernels.metrics import Isotropic
@@ -27,7 +27,7 @@ merged_or_not = pytest.mark.parametrize("merge", [True, False], ids=["merged", "
 def posterior(episodes, noise, *, merge=True, gamma=GAMMA, relevance=0.1, prior=100.0, noise_variance=TINY):
     data = Trajectories.from_episodes(episodes, gamma=gamma)
     model = Model(paper_kernel(Isotropic(relevance, data.n_dims), prior, prior), noise_variance)
-    return Posterior.condition(model, build_targets(data, noise, merge=merge))
+    return ExactPosterior.condition(model, build_targets(data, noise, merge=merge))
 
 
 def walk(*states, terminated=False):
@@ -36,21 +36,21 @@ def walk(*states, terminated=False):
 
 
 @every_noise
-def test_terminated_corridor(noise):
+def test_posterior_of_terminated_corridor(noise):
     found = posterior([walk(0, 1, 2, 3, 4, 5, terminated=True)], noise)
     assert_allclose(found.mean(CORRIDOR), CORRIDOR_VALUES, atol=1e-3)
     assert (np.sqrt(found.variance(CORRIDOR)) < 1e-3).all()
-    assert (np.sqrt(found.martingale_variance(CORRIDOR)) < 1e-2).all()
+    assert (np.sqrt(found.interval_variance(CORRIDOR)) < 1e-2).all()
 
 
 @every_noise
-def test_undiscounted_corridor(noise):
+def test_posterior_of_undiscounted_corridor(noise):
     found = posterior([walk(0, 1, 2, 3, 4, 5, terminated=True)], noise, gamma=1.0)
     assert_allclose(found.mean(CORRIDOR), [-5, -4, -3, -2, -1, 0], atol=1e-3)
 
 
 @every_noise
-def test_corridor_with_a_discount_of_its_own_for_each_step(noise):
+def test_posterior_with_varying_discounts(noise):
     episode = walk(0, 1, 2, 3, terminated=True) | dict(discounts=[0.5, 1.0, 0.2])
     found = posterior([episode], noise)
     # V(3) = 0, V(2) = −1, V(1) = −1 + 1·V(2) = −2, V(0) = −1 + 0.5·V(1) = −2
@@ -59,7 +59,7 @@ def test_corridor_with_a_discount_of_its_own_for_each_step(noise):
 
 @every_noise
 @merged_or_not
-def test_truncated_walks_are_tied_to_the_one_that_ends(noise, merge):
+def test_posterior_joins_truncated_and_terminated_walks(noise, merge):
     """0 → 3 is cut off. That state 3 is worth −1.9, not 0, is known from another run."""
     found = posterior([walk(0, 1, 2, 3), walk(3, 4, 5, terminated=True)], noise, merge=merge)
     assert_allclose(found.mean(CORRIDOR), CORRIDOR_VALUES, atol=2e-3)
@@ -67,7 +67,7 @@ def test_truncated_walks_are_tied_to_the_one_that_ends(noise, merge):
 
 
 @every_noise
-def test_the_end_of_a_truncated_walk_is_not_worth_nothing(noise):
+def test_posterior_leaves_the_end_of_a_truncated_walk_open(noise):
     """With nothing else known, values may shift along (γ³, γ², γ, 1) as far as the prior lets them."""
     states = 3.0 * CORRIDOR[:4]
     episode = dict(observations=states, rewards=-np.ones(3))
@@ -87,7 +87,7 @@ def test_the_end_of_a_truncated_walk_is_not_worth_nothing(noise):
 
 @every_noise
 @merged_or_not
-def test_a_cycle_that_never_ends(noise, merge):
+def test_posterior_of_an_endless_cycle(noise, merge):
     """Left and right by turns, for a reward on the left: V_l = 1/(1−γ²), V_r = γ/(1−γ²)."""
     places = np.array([[0.0], [1.0]])
     episode = dict(observations=places[np.arange(30) % 2], rewards=np.arange(29) % 2 == 0)
@@ -99,7 +99,7 @@ def test_a_cycle_that_never_ends(noise, merge):
 
 @every_noise
 @merged_or_not
-def test_one_state_for_ever(noise, merge):
+def test_posterior_of_a_self_loop(noise, merge):
     """V = r/(1−γ), from a single transition of a state into itself."""
     episode = dict(observations=[[3.0], [3.0]], rewards=[2.0])
     found = posterior([episode], noise, merge=merge, prior=1e3)
@@ -107,7 +107,7 @@ def test_one_state_for_ever(noise, merge):
 
 
 @every_noise
-def test_truncations_are_not_linked_to_the_next_episode(noise):
+def test_posterior_does_not_link_truncated_walks_to_the_next(noise):
     """The same two runs in either order, and in one record or two, leave the same values."""
     runs = [walk(0, 1, 2), walk(4, 5, terminated=True)]
     one, other = posterior(runs, noise), posterior(runs[::-1], noise)
@@ -122,7 +122,7 @@ SHY = Model(paper_kernel(Isotropic(1.0, 1), signal_variance=100.0, bias=0.0), no
 
 
 @merged_or_not
-def test_without_generalisation_the_mean_is_monte_carlo(merge):
+def test_posterior_mean_without_generalisation_is_monte_carlo(merge):
     """With σ²HHᵀ, the value of a state is the average return of all its visits, drawn to 0 by σ²/v₀ visits."""
     rng = np.random.default_rng(0)
     episodes, visits = [], [[], [], [], [0.0] * 20]
@@ -135,14 +135,14 @@ def test_without_generalisation_the_mean_is_monte_carlo(merge):
             following = reward + GAMMA * following
             visits[state].append(following)
     data = Trajectories.from_episodes(episodes, gamma=GAMMA)
-    found = Posterior.condition(SHY, build_targets(data, "stochastic", merge=merge))
+    found = ExactPosterior.condition(SHY, build_targets(data, "stochastic", merge=merge))
     counts = np.array([len(v) for v in visits])
     assert_allclose(found.mean(APART), [np.sum(v) for v in visits] / (counts + 1e-4), rtol=1e-8, atol=1e-9)
     assert_allclose(found.variance(APART), 0.01 / (counts + 1e-4), rtol=1e-8)
 
 
 @merged_or_not
-def test_without_generalisation_deterministic_noise_is_least_squares_of_bellman_residuals(merge):
+def test_posterior_mean_with_deterministic_noise_minimises_bellman_residuals(merge):
     """With σ²I, the values minimise Σ(r − V + γV')² + (σ²/v₀)‖V‖²."""
     rng = np.random.default_rng(1)
     episodes, rows, right = [], [], []
@@ -158,12 +158,12 @@ def test_without_generalisation_deterministic_noise_is_least_squares_of_bellman_
     R = np.array(rows)
     normal = R.T @ R + 1e-4 * np.eye(4)
     data = Trajectories.from_episodes(episodes, gamma=GAMMA)
-    found = Posterior.condition(SHY, build_targets(data, "deterministic", merge=merge))
+    found = ExactPosterior.condition(SHY, build_targets(data, "deterministic", merge=merge))
     assert_allclose(found.mean(APART), np.linalg.solve(normal, R.T @ right), rtol=1e-8, atol=1e-9)
     assert_allclose(found.variance(APART), 0.01 * np.diag(np.linalg.inv(normal)), rtol=1e-8)
 
 
-def test_a_stochastic_chain_from_many_episodes():
+def test_posterior_of_a_stochastic_chain():
     """A random walk on 0…5 with both ends terminal and 1 for the right end: V(i) solves a linear system."""
     rng = np.random.default_rng(0)
     step = np.zeros((6, 6))
@@ -182,5 +182,5 @@ def test_a_stochastic_chain_from_many_episodes():
     assert_allclose(found.mean(CORRIDOR), values, atol=0.02)
     # The noise of returns is shared along an episode: the interval that knows it is the wider one.
     inner = CORRIDOR[1:5]
-    assert found.martingale_variance(inner).mean() > 2 * found.variance(inner).mean()
-    assert (np.abs(found.mean(inner) - values[1:5]) < 3 * np.sqrt(found.martingale_variance(inner))).all()
+    assert found.interval_variance(inner).mean() > 2 * found.variance(inner).mean()
+    assert (np.abs(found.mean(inner) - values[1:5]) < 3 * np.sqrt(found.interval_variance(inner))).all()

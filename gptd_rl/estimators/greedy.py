@@ -1,0 +1,349 @@
+"""Q of the greedy policy: fitted Q iteration (Ernst et al. 2005) with Gaussian-process regression.
+
+Each iteration evaluates and improves the policy by one step. It regresses Q on the bootstrapped targets
+
+    y = r + γ max_a' Q(x', a')
+
+with values clipped to [r_min, r_max]/(1−γ). The prior mean of Q is the largest of these values: actions that were
+never tried look good, so that the greedy policy explores. The normal equations are factorised once for all iterations.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from gptd_rl.data.actions import DiscreteActions
+from gptd_rl.data.trajectories import Trajectories
+from gptd_rl.estimators.fitted import FittedModel
+from gptd_rl.inference import exact
+from gptd_rl.inference.by_action import ActionPosterior, ActionPrior, ActionRegression, QFunction, StateFeatures
+from gptd_rl.inference.inducing import incomplete_cholesky
+from gptd_rl.inference.model import Model
+from gptd_rl.inference.posterior import Evidence
+from gptd_rl.kernels import ARD, ActionDelta, Kernel, MultiScale, registry
+from gptd_rl.selection.optimise import lbfgs
+from gptd_rl.selection.scales import measure_scale
+from gptd_rl.temporal.targets import build_targets
+from gptd_rl.types import Array, IntArray
+
+MAX_ITERATIONS = 200
+# Iterations end when the values of the next states change by less than this share of their spread, on average.
+CONVERGED = 1e-3
+# Inducing states are chosen from this many states at most, until no residual variance exceeds the tolerance.
+MAX_CANDIDATES = 1500
+TOLERANCE = 1e-4
+# Model selection uses this many targets and steps at most; σ² lies between these shares of the targets' variance.
+MAX_TARGETS = 400
+MAX_STEPS = 25
+NOISE_SHARES = 1e-5, 1.0
+NOISE_START = 1e-2
+# Targets whose standard deviation is a smaller share of the range of values carry no information on the kernel.
+MIN_SPREAD = 1e-6
+
+
+@dataclass(frozen=True, eq=False)
+class Transitions:
+    """Transitions (x, a, r, x') of state-action pairs.
+
+    Attributes
+    ----------
+    states, next_states : ndarray of shape (n, n_dims)
+    actions : ndarray of shape (n,)
+        Indices.
+    rewards : ndarray of shape (n,)
+    discounts : ndarray of shape (n,)
+        γ; 0 where x' is terminal.
+    bounds : tuple of 2 floats
+        Smallest and largest value that the rewards allow.
+    """
+
+    states: Array
+    actions: IntArray
+    rewards: Array
+    next_states: Array
+    discounts: Array
+    bounds: tuple[float, float]
+
+    @classmethod
+    def of(cls, pairs: Trajectories) -> Transitions:
+        """Transitions of trajectories whose states are pairs [x, a]."""
+        i = np.flatnonzero(pairs.has_transition)
+        gamma = float(pairs.discounts[i].max(initial=0.0))
+        if gamma >= 1.0:
+            raise ValueError(f"policy='greedy' needs a discount below 1; got {gamma:g}.")
+        is_terminal = np.isin(i + 1, pairs.last[pairs.terminated])
+        return cls(
+            pairs.states[i, :-1],
+            pairs.states[i, -1].astype(np.int64),
+            pairs.rewards[i],
+            pairs.states[i + 1, :-1],
+            pairs.discounts[i] * ~is_terminal,
+            value_bounds(pairs.rewards[i], gamma),
+        )
+
+
+@dataclass(frozen=True, eq=False)
+class KernelSelection:
+    """A kernel and the evidence of regression targets for it.
+
+    Attributes
+    ----------
+    kernel : Kernel
+        Of states, with unit variance.
+    signal_variance, noise_variance : float
+        v₀ and σ² at the maximum of the evidence.
+    evidence : Evidence
+        Of at most MAX_TARGETS targets.
+    """
+
+    kernel: Kernel
+    signal_variance: float
+    noise_variance: float
+    evidence: Evidence
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain numbers, strings and lists from which `from_dict` builds the selection again."""
+        return dict(asdict(replace(self, kernel=None)), kernel=registry.describe(self.kernel))  # type: ignore[arg-type]
+
+    @classmethod
+    def from_dict(cls, description: Mapping[str, Any]) -> KernelSelection:
+        """Build what `to_dict` described."""
+        kernel, evidence = registry.build(description["kernel"]), Evidence(**description["evidence"])
+        return cls(**dict(description, kernel=kernel, evidence=evidence))
+
+
+@dataclass(frozen=True, eq=False)
+class GreedyFit:
+    """Result of fitted Q iteration.
+
+    Attributes
+    ----------
+    posterior : ActionPosterior
+        Given the targets of the last iteration.
+    n_iterations : int
+    selection : KernelSelection or None
+        The kernel and its evidence, if it was selected in this fit.
+    """
+
+    posterior: ActionPosterior
+    n_iterations: int
+    selection: KernelSelection | None = None
+
+    @property
+    def kernel(self) -> Kernel:
+        """The kernel of states, of unit variance."""
+        return self.posterior.features.kernel
+
+    @property
+    def residual(self) -> float:
+        """Root mean square of the residuals of the targets."""
+        return float(np.sqrt(self.posterior.noise_variance))
+
+    def fitted_model(self, pairs: Trajectories, actions: DiscreteActions) -> FittedModel:
+        """What an estimator learns from it: k(x, x')·v₀ between equal actions, and the noise of the targets."""
+        posterior = self.posterior
+        kernel = _rescale(self.kernel, amplitude=posterior.signal_variance)
+        model = Model(kernel * ActionDelta(actions.n, actions.correlation), posterior.noise_variance)
+        return FittedModel(posterior, pairs, np.arange(pairs.n_dims), model, 1, False, actions)
+
+    def to_arrays(self) -> tuple[dict[str, Any], dict[str, Array]]:
+        """A description for JSON, and arrays; with the data, `from_arrays` builds the fit again."""
+        posterior, mean = self.posterior, self.posterior.mean_function
+        description = dict(
+            kernel=registry.describe(self.kernel),
+            prior=asdict(posterior.regression.prior),
+            prior_mean=mean.prior_mean,
+            noise_variance=posterior.noise_variance,
+            n_iterations=self.n_iterations,
+            selection=None if self.selection is None else self.selection.to_dict(),
+        )
+        return description, dict(inducing_points=mean.inducing_points, weights=mean.weights, targets=posterior.targets)
+
+    @classmethod
+    def from_arrays(cls, description: Mapping[str, Any], arrays: Mapping[str, Array], pairs: Trajectories) -> GreedyFit:
+        """Build what `to_arrays` took apart, with the state-action pairs that were fitted."""
+        data, kernel = Transitions.of(pairs), registry.build(description["kernel"])
+        features = StateFeatures(kernel, arrays["inducing_points"])
+        regression = ActionRegression.of(features(data.states), data.actions, ActionPrior(**description["prior"]))
+        mean = QFunction(kernel, features.inducing_points, arrays["weights"], description["prior_mean"])
+        posterior = ActionPosterior(features, regression, arrays["targets"], mean, description["noise_variance"])
+        selection = description["selection"]
+        selection = None if selection is None else KernelSelection.from_dict(selection)
+        return cls(posterior, description["n_iterations"], selection)
+
+
+def value_bounds(rewards: Array, gamma: float) -> tuple[float, float]:
+    """Smallest and largest value that these rewards allow; the value of a terminal state, 0, is between them."""
+    return min(0.0, float(rewards.min())) / (1.0 - gamma), max(0.0, float(rewards.max())) / (1.0 - gamma)
+
+
+def default_kernel(states: Array) -> MultiScale:
+    """A kernel in which one standard deviation of each input is a distance of one."""
+    deviation = states.std(axis=0)
+    return MultiScale(ARD(np.where(deviation > 0, deviation, 1.0) ** -2.0))
+
+
+def starting_kernel(kernel: str | Kernel, before: GreedyFit | None, states: Array) -> Kernel:
+    """The kernel that selection starts from: the given one; for "ard" that of the fit before, or a default."""
+    if not isinstance(kernel, str):
+        if kernel.n_dims not in (None, states.shape[1]):
+            raise ValueError(f"the kernel has {kernel.n_dims} dimensions; got states of width {states.shape[1]}.")
+        if kernel.n_categorical:
+            raise ValueError("policy='greedy' takes a kernel of states and multiplies it by δ(a, a').")
+        return kernel
+    if kernel != "ard":
+        raise ValueError(f"policy='greedy' takes kernel='ard' or a kernel object; got {kernel!r}.")
+    return default_kernel(states) if before is None else before.kernel
+
+
+def label_actions(data: Trajectories, actions: DiscreteActions) -> Trajectories:
+    """The same trajectories with states [x, a]; a is 0 in the last state of a segment."""
+    if data.actions is None:
+        raise ValueError("the data have no actions: Q needs to know what was done.")
+    indices = np.zeros((len(data), 1))
+    indices[data.has_transition] = actions.encode(data.actions[data.has_transition])
+    pairs = np.column_stack([data.states, indices])
+    return Trajectories(pairs, data.rewards, data.discounts, data.lengths, data.terminated)
+
+
+def fit_greedy(
+    pairs: Trajectories,
+    prior: ActionPrior,
+    kernel: Kernel,
+    *,
+    n_inducing: int,
+    prior_mean: float | None = None,
+    start: GreedyFit | None = None,
+    rng: np.random.Generator,
+) -> GreedyFit:
+    """Iterate Q until its values converge; select the kernel on the targets and iterate again.
+
+    Parameters
+    ----------
+    pairs : Trajectories
+        States are pairs [x, a] with the action's index in the last column.
+    prior : ActionPrior
+    kernel : Kernel
+        Of states, with unit variance. Its free parameters, apart from v₀, are selected by the evidence of the targets.
+    n_inducing : int
+        Largest number of inducing states.
+    prior_mean : float, optional
+        The largest possible value by default.
+    start : GreedyFit, optional
+        The fit whose values the iteration starts from. By default every value is the largest possible one.
+    rng : Generator
+        Subsamples candidates for inducing states, and targets for model selection.
+    """
+    data = Transitions.of(pairs)
+    low, high = data.bounds
+    mu = high if prior_mean is None else float(prior_mean)
+    values = np.full(len(data.rewards), high)
+    if start is not None:
+        values = np.clip(start.posterior.q_values(data.next_states).max(axis=1), low, high)
+    fit = _iterate(data, prior, kernel, n_inducing, mu, values, rng)
+    targets = fit.posterior.targets
+    is_free = kernel.is_free[kernel.n_amplitudes :].any()
+    if not is_free or float(targets.std()) <= MIN_SPREAD * (high - low):
+        return fit
+    selection = select_kernel(kernel, data.states, data.actions, targets, prior, rng)
+    return replace(_iterate(data, prior, selection.kernel, n_inducing, mu, values, rng), selection=selection)
+
+
+def _iterate(
+    data: Transitions,
+    prior: ActionPrior,
+    kernel: Kernel,
+    n_inducing: int,
+    prior_mean: float,
+    values: Array,
+    rng: np.random.Generator,
+) -> GreedyFit:
+    """Fitted Q iteration from `values` of the next states, of shape (n,)."""
+    features = StateFeatures(kernel, choose_inducing_points(kernel, data.states, n_inducing, rng))
+    next_features = features(data.next_states)
+    regression = ActionRegression.of(features(data.states), data.actions, prior)
+    n_iterations, change = 0, np.inf
+    while n_iterations < MAX_ITERATIONS and change > CONVERGED * max(float(values.std()), CONVERGED):
+        n_iterations += 1
+        # y = r + γ max_a' Q(x', a')
+        targets = data.rewards + data.discounts * values
+        w = regression.solve(targets - prior_mean)  # [m, |A|]
+        improved = np.clip(prior_mean + (next_features @ w).max(axis=1), *data.bounds)
+        values, change = improved, float(np.abs(improved - values).mean())
+    return GreedyFit(ActionPosterior.condition(features, regression, targets, prior_mean), n_iterations)
+
+
+def choose_inducing_points(kernel: Kernel, states: Array, n_inducing: int, rng: np.random.Generator) -> Array:
+    """At most `n_inducing` of the states, of shape (m, n_dims), by incomplete Cholesky factorisation."""
+    if len(states) > MAX_CANDIDATES:
+        states = states[np.sort(rng.choice(len(states), MAX_CANDIDATES, replace=False))]
+    return states[incomplete_cholesky(kernel, states, n_inducing, TOLERANCE).indices]
+
+
+def select_kernel(
+    kernel: Kernel, states: Array, actions: IntArray, targets: Array, prior: ActionPrior, rng: np.random.Generator
+) -> KernelSelection:
+    """Maximise the evidence p(targets | θ) from the parameters of `kernel`, by L-BFGS.
+
+    Parameters
+    ----------
+    kernel : Kernel
+        Of states, with unit variance.
+    states : ndarray of shape (n, n_dims)
+    actions : ndarray of shape (n,)
+        Indices.
+    targets : ndarray of shape (n,)
+        Not all equal.
+    prior : ActionPrior
+        Number of actions and their correlation.
+    rng : Generator
+        Subsamples MAX_TARGETS of the targets if there are more.
+    """
+    data = Trajectories.from_values(np.column_stack([states, actions]), targets - targets.mean())
+    scale = measure_scale(data, n_categorical=1)
+    if len(data) > MAX_TARGETS:
+        data = data[np.sort(rng.choice(len(data), MAX_TARGETS, replace=False))]
+    rows, variance = build_targets(data, "stochastic"), scale.return_variance
+    tied = _rescale(kernel, amplitude=variance) * ActionDelta(prior.n_actions, prior.correlation)
+    model, space = Model(tied, NOISE_START * variance), tied.space(scale)
+    lower, upper = (
+        np.insert(bound, model.noise_index, np.log(share * variance))
+        for bound, share in zip((space.lower, space.upper), NOISE_SHARES, strict=True)
+    )
+    free, theta = model.is_free, model.theta
+
+    def minus_log_evidence(x: Array) -> tuple[float, Array]:
+        theta[free] = x
+        evidence, gradient = exact.evidence_and_gradient(model.with_theta(theta), rows)
+        return -evidence.log_likelihood, gradient[free]
+
+    theta[free] = lbfgs(minus_log_evidence, theta[free], lower[free], upper[free], MAX_STEPS).x
+    best = model.with_theta(theta)
+    selected = kernel.with_theta(best.kernel.theta)
+    v0 = float(selected.diagonal(states[:1])[0])
+    unit = _rescale(selected, amplitude=1.0 / v0, relevance=_normalisation(selected, scale.input_std))
+    return KernelSelection(unit, v0, best.noise_variance, exact.evidence(best, rows))
+
+
+def _normalisation(kernel: Kernel, input_std: Array) -> float:
+    """The factor with which one standard deviation of the most relevant input is a distance of one.
+
+    The evidence says which inputs matter more than others. The smoothness of Q it judges from targets that are no finer
+    than the last Q was. Relevances that are fixed stay as they are.
+    """
+    held = ~kernel.is_free & np.isfinite(kernel.theta)
+    if held[kernel.n_amplitudes :].any():
+        return 1.0
+    return 1.0 / float((kernel.relevances * input_std**2).max())
+
+
+def _rescale(kernel: Kernel, amplitude: float = 1.0, relevance: float = 1.0) -> Kernel:
+    """The same kernel with its variance and its metric Ω times a factor each."""
+    theta, n = kernel.theta, kernel.n_amplitudes
+    theta[:n] += np.log(amplitude)
+    theta[n:] = np.where(kernel.is_log[n:], theta[n:] + np.log(relevance), theta[n:] * np.sqrt(relevance))
+    return kernel.with_theta(theta)

@@ -1,0 +1,350 @@
+"""Frozen records of the results of an evaluation: the terminal prints them, the page and the JSON file show them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, fields, is_dataclass
+from typing import Any, ClassVar, Literal, Protocol
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from gptd_rl.data.trajectories import Trajectories
+from gptd_rl.types import Array, IntArray
+
+LEVELS = (0.5, 0.8, 0.95)
+
+
+class ValueFunction(Protocol):
+    """A value function with intervals."""
+
+    def predict(self, states: ArrayLike) -> Array:
+        """Values at states of shape (m, n_dims), of shape (m,)."""
+
+    def confidence_interval(self, states: ArrayLike, level: float = 0.95) -> tuple[Array, Array]:
+        """Interval that contains the value with probability `level`: lower and upper, each of shape (m,)."""
+
+
+@dataclass(frozen=True)
+class EvaluationConfig:
+    """The policy, the environment and the data of an evaluation.
+
+    Attributes
+    ----------
+    agent, env : str
+        Names, such as "A2C" and "CartPole-v1".
+    gamma : float
+    deterministic : bool
+        Whether the agent takes its most likely action.
+    n_transitions, n_episodes, n_terminated : int
+        Counts of the data. Episodes include truncated ones; `n_terminated` of them reached a terminal state.
+    inputs : tuple of str
+        Names of the observations.
+    is_categorical : bool
+        Whether the observation is one of finitely many states, each with an input of its own (one-hot).
+    seed : int
+    learners : dict of str to float
+        The value models that V is a weighted mean of, with their weights.
+    """
+
+    agent: str
+    env: str
+    gamma: float
+    deterministic: bool
+    n_transitions: int
+    n_episodes: int
+    n_terminated: int
+    inputs: tuple[str, ...]
+    is_categorical: bool
+    seed: int
+    learners: dict[str, float]
+
+
+@dataclass(frozen=True)
+class Interval:
+    """An estimate with its 95 % interval."""
+
+    estimate: float
+    lower: float
+    upper: float
+
+    @property
+    def half_width(self) -> float:
+        """Half of the distance from `lower` to `upper`."""
+        return (self.upper - self.lower) / 2
+
+
+@dataclass(frozen=True)
+class StartReturn:
+    """Value and return from the start states.
+
+    Attributes
+    ----------
+    value : Interval
+        Discounted value by the model, averaged over the start states; the sampling unit of the interval is the episode.
+    returns : Interval or None
+        Mean undiscounted return of complete episodes, with Student's interval over episodes. None if fewer than two
+        episodes are complete.
+    mean, std : float
+        Results of Stable-Baselines3's `evaluate_policy` on the same episodes: mean and standard deviation *of
+        episodes*, which is not the standard error of the mean. NaN if no episode is complete.
+    n_episodes : int
+        Number of complete episodes.
+    """
+
+    value: Interval
+    returns: Interval | None
+    mean: float
+    std: float
+    n_episodes: int
+
+
+@dataclass(frozen=True, eq=False)
+class Relevance:
+    """Relevance of each observation for the value.
+
+    Attributes
+    ----------
+    kernel : {"isotropic", "ard", "factor"}
+        The kernel with the highest evidence; "isotropic" has one relevance for all inputs.
+    scaled_relevances : ndarray of shape (n_dims,)
+        Relevance × variance of the input. Above 1 the value changes within the spread of the input; below 0.001 it is
+        nearly constant along it.
+    directions : ndarray of shape (k, n_dims) or None
+        With "factor": relevant linear combinations of the inputs, as unit vectors in units of the inputs' standard
+        deviations, in order of decreasing relevance.
+    direction_relevances : ndarray of shape (k,) or None
+        Scaled relevance of each direction.
+    kept, removed : tuple of int
+        Inputs that pruning keeps and removes.
+    evidence, pruned_evidence : float
+        Log marginal likelihood with all inputs, and without those removed (both NaN without pruning).
+    n_transitions : int
+        Number of transitions that the kernels were compared on.
+    """
+
+    TOLERATED: ClassVar[float] = 3.0  # nats
+
+    kernel: Literal["isotropic", "ard", "factor"]
+    scaled_relevances: Array
+    directions: Array | None
+    direction_relevances: Array | None
+    kept: tuple[int, ...]
+    removed: tuple[int, ...]
+    evidence: float
+    pruned_evidence: float
+    n_transitions: int
+
+    @property
+    def cost(self) -> float:
+        """Decrease of the evidence by pruning, in nats; NaN without pruning."""
+        return self.evidence - self.pruned_evidence
+
+    @property
+    def can_be_pruned(self) -> bool:
+        """Whether the evidence without the removed inputs is as high, up to `TOLERATED` nats."""
+        return self.cost < self.TOLERATED
+
+    @property
+    def order(self) -> IntArray:
+        """Inputs in order of decreasing relevance, of shape (n_dims,)."""
+        return np.argsort(-np.nan_to_num(self.scaled_relevances), kind="stable")
+
+
+@dataclass(frozen=True)
+class Score:
+    """Errors of one value function at held-out states.
+
+    Attributes
+    ----------
+    name : str
+        "GPTD", "A2C's critic", "Monte Carlo", …
+    rmse : float
+    bias : float
+        Mean of predicted − observed.
+    nlpd : float
+        Mean negative log predictive density of the observed values, under a normal with the width of the 95 % interval.
+    coverage : tuple of float
+        Share of the observed values inside the intervals of each level in `LEVELS`.
+    half_width : float
+        Mean half-width of the 95 % interval.
+    """
+
+    name: str
+    rmse: float
+    bias: float
+    nlpd: float
+    coverage: tuple[float, ...]
+    half_width: float
+
+
+@dataclass(frozen=True, eq=False)
+class Check:
+    """Predicted and observed values at states of held-out episodes.
+
+    Attributes
+    ----------
+    kind : {"rollouts", "returns"}
+        "rollouts": `observed` is the mean return of `n_rollouts` continuations of the environment from each state,
+        without a time limit, an estimate of V with standard error `errors`. "returns": the single return of a held-out
+        episode, noise included; the intervals are then those of returns.
+    states : ndarray of shape (m, n_dims)
+    observed, errors : ndarray of shape (m,)
+        Returns, and their standard errors (0 where nothing is random).
+    episodes : ndarray of shape (m,)
+        The held-out episode of each state.
+    predicted, lower, upper : ndarray of shape (m,)
+        Predictions of the model, with the 95 % interval.
+    critic : ndarray of shape (m,) or None
+        Values of the agent's own critic.
+    shares : ndarray of shape (k,)
+        Levels of the reliability diagram.
+    reliability : dict of str to ndarray of shape (k,)
+        Coverage at these levels, by name.
+    scores : tuple of Score
+        The model first.
+    n_rollouts : int
+    """
+
+    kind: Literal["rollouts", "returns"]
+    states: Array
+    observed: Array
+    errors: Array
+    episodes: IntArray
+    predicted: Array
+    lower: Array
+    upper: Array
+    critic: Array | None
+    shares: Array
+    reliability: dict[str, Array]
+    scores: tuple[Score, ...]
+    n_rollouts: int
+
+    @property
+    def n_episodes(self) -> int:
+        """Number of held-out episodes."""
+        return len(np.unique(self.episodes))
+
+
+@dataclass(frozen=True)
+class Disagreement:
+    """A state at which the critic lies outside the model's 95 % interval.
+
+    Attributes
+    ----------
+    state : tuple of float
+    critic, value, lower, upper : float
+    observed : float
+        Value observed in fresh rollouts.
+    """
+
+    state: tuple[float, ...]
+    critic: float
+    value: float
+    lower: float
+    upper: float
+    observed: float
+
+    @property
+    def closer(self) -> Literal["model", "critic"] | None:
+        """Which of the two is closer to the observed value; None if nothing was observed."""
+        if not np.isfinite(self.observed):
+            return None
+        return "model" if abs(self.value - self.observed) <= abs(self.critic - self.observed) else "critic"
+
+
+@dataclass(frozen=True)
+class OffPolicy:
+    """Difference between the evaluated policy and the policy that generated the data.
+
+    Attributes
+    ----------
+    target : str
+        Name of the evaluated policy.
+    n_asked : int
+        Number of states at which the actions were compared.
+    disagreement : float
+        Share of these states at which the actions differ (continuous ones: by more than 10 % of the action's range).
+    mean_difference : float
+        Mean difference of continuous actions, as a share of the range; equal to `disagreement` for discrete ones.
+    warning : str
+        One line, empty if the policies hardly differ.
+    """
+
+    target: str
+    n_asked: int
+    disagreement: float
+    mean_difference: float
+    warning: str
+
+
+@dataclass(frozen=True)
+class Timing:
+    """Duration of each stage in seconds."""
+
+    collect: float
+    fit: float
+    check: float
+
+
+class EvaluationResults(Protocol):
+    """Contents of a report; `gptd_rl.evaluation.Evaluation` is the implementation."""
+
+    @property
+    def config(self) -> EvaluationConfig:
+        """The policy, the environment and the data."""
+
+    @property
+    def start(self) -> StartReturn:
+        """Value and return from the start states."""
+
+    @property
+    def relevance(self) -> Relevance:
+        """Relevance of each observation."""
+
+    @property
+    def check(self) -> Check:
+        """Predictions at held-out states."""
+
+    @property
+    def disagreements(self) -> tuple[Disagreement, ...]:
+        """States at which critic and model differ, the largest difference first."""
+
+    @property
+    def off_policy(self) -> OffPolicy | None:
+        """Set if the evaluated policy did not generate the data."""
+
+    @property
+    def value(self) -> ValueFunction:
+        """V with intervals."""
+
+    @property
+    def critic(self) -> Callable[[Array], Array] | None:
+        """The agent's own critic: states of shape (m, n_dims) to values of shape (m,)."""
+
+    @property
+    def data(self) -> Trajectories:
+        """The collected transitions."""
+
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        """Limits of the evaluation, a sentence each."""
+
+    @property
+    def timing(self) -> Timing:
+        """Duration of each stage."""
+
+
+def as_plain(value: Any) -> Any:
+    """Records, arrays and tuples as dicts, lists and numbers, for JSON: NaN becomes None."""
+    if is_dataclass(value):
+        return {field.name: as_plain(getattr(value, field.name)) for field in fields(value)}
+    if isinstance(value, np.ndarray):
+        return as_plain(value.tolist())
+    if isinstance(value, dict):
+        return {key: as_plain(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [as_plain(item) for item in value]
+    if isinstance(value, float | np.floating):
+        return float(value) if np.isfinite(value) else None
+    return value

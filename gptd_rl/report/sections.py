@@ -1,0 +1,170 @@
+"""Sections of the page of an evaluation, as lists of HTML."""
+
+from __future__ import annotations
+
+import platform
+import sys
+from collections.abc import Sequence
+from html import escape
+from importlib.metadata import version
+
+import numpy as np
+from matplotlib.axes import Axes
+
+from gptd_rl.report import charts, html, texts
+from gptd_rl.report.cards import linear_combination
+from gptd_rl.report.numbers import MISSING, count, number, percent
+from gptd_rl.report.records import LEVELS, Check, EvaluationResults, OffPolicy, Relevance, Score
+from gptd_rl.report.slices import subsample
+from gptd_rl.report.svg import to_svg
+from gptd_rl.report.verdict import sampling_error
+from gptd_rl.version import __version__
+
+MAX_BARS = 20
+MAX_NAMES = 8  # in a sentence
+N_VISITED = 2000
+N_STARTS = 200
+
+
+def heading(name: str, key: str = "") -> str:
+    """Heading of a section; `name` is its id, `key` that of its text."""
+    return f'<h2 id="{name}">{escape(texts.HEADINGS[key or name])}</h2>'
+
+
+def figure(ax: Axes, name: str, **fields: object) -> str:
+    """A plot with its caption."""
+    return html.figure(to_svg(ax, name, texts.ALTERNATIVES[name]), texts.CAPTIONS[name].format(**fields))
+
+
+def policy(evaluation: EvaluationResults) -> list[str]:
+    """Values of the visited states, and predictions against observations."""
+    data, check = evaluation.data, evaluation.check
+    with_transition = np.delete(np.arange(len(data)), data.last)
+    values = evaluation.value.predict(data.states[subsample(with_transition, N_VISITED)])
+    starts = evaluation.value.predict(data.states[subsample(data.starts, N_STARTS)])
+    shown = [figure(charts.plot_histogram(values, starts), "values")]
+    known = np.isfinite(check.observed) & np.isfinite(check.predicted)
+    if known.any():
+        critic = None if check.critic is None else check.critic[known]
+        predicted, lower, upper = (array[known] for array in (check.predicted, check.lower, check.upper))
+        observed = {0: "single returns", 1: "one rollout each"}.get(
+            check.n_rollouts, f"means of {check.n_rollouts} rollouts"
+        )
+        clipped = "" if critic is None else texts.CLIPPED_CRITIC
+        ax = charts.plot_predictions(check.observed[known], predicted, lower, upper, critic)
+        shown.append(figure(ax, "predictions", observed=observed, critic=clipped))
+    return [heading("policy"), *html.columns(shown)]
+
+
+def relevance(evaluation: EvaluationResults) -> list[str]:
+    """Relevances of the inputs, relevant directions, and pruning."""
+    found, names = evaluation.relevance, evaluation.config.inputs
+    shown = found.order[:MAX_BARS]
+    removed = [place for place, i in enumerate(shown) if i in found.removed]
+    n_hidden = len(names) - len(shown)
+    rest = f" The {n_hidden} least relevant inputs are not shown." if n_hidden else ""
+    shown_names = [names[i] for i in shown]
+    bars = charts.plot_scaled_relevances(shown_names, found.scaled_relevances[shown], removed)
+    parts = [figure(bars, "relevances", rest=rest)]
+    if found.directions is not None and len(found.directions):
+        loadings = charts.plot_loadings(shown_names, found.directions[:, shown])
+        parts.append(figure(loadings, "directions", direction=linear_combination(found.directions[0], names)))
+    text = "".join(f"<p>{escape(sentence)}</p>" for sentence in _pruning(found, names))
+    return [heading("relevance"), *html.columns([*parts, f"<div>{text}</div>"])]
+
+
+def _pruning(found: Relevance, names: Sequence[str]) -> list[str]:
+    """The selected kernel, and the evidence without the inputs that pruning removes."""
+    sentences = [f"{texts.KERNELS[found.kernel]} It was selected on {count(found.n_transitions, 'transition')}."]
+    if not found.removed:
+        return [*sentences, "Pruning removes no input."]
+    more = len(found.removed) - MAX_NAMES
+    removed = ", ".join(names[i] for i in found.removed[:MAX_NAMES])
+    sentences.append(f"Pruning removes {removed}{f' and {more} more' if more > 0 else ''}.")
+    if np.isfinite(found.cost):
+        conclusion = (
+            "the smaller model explains the rewards as well or better"
+            if found.can_be_pruned
+            else "the smaller model explains the rewards worse, so these inputs should be kept"
+        )
+        change = f"from {number(found.evidence, 10)} to {number(found.pruned_evidence, 10)}"
+        sentences.append(f"The evidence (log marginal likelihood) changes {change}: {conclusion}.")
+    return sentences
+
+
+def calibration(check: Check) -> list[str]:
+    """Reliability diagram and scores at held-out states."""
+    n = check.n_episodes
+    if not check.scores or not n:
+        return [heading("calibration"), "<p>Nothing was checked: there were no held-out episodes.</p>"]
+    ax = charts.plot_reliability(check.shares, check.reliability, sampling_error(check.shares, n))
+    ground_truth = texts.GROUND_TRUTH.get(check.n_rollouts, texts.REPEATED_ROLLOUTS)
+    ground_truth = ground_truth.format(n=len(check.observed), n_rollouts=check.n_rollouts)
+    held_out = texts.HELD_OUT.format(episodes=count(n, "episode"), ground_truth=ground_truth)
+    explained = f"<div><p>{escape(held_out)}</p><p>{escape(texts.SCORES)}</p></div>"
+    return [
+        heading("calibration"),
+        *html.columns([figure(ax, "reliability", n=n), explained]),
+        _score_table(check.scores),
+    ]
+
+
+def _score_table(scores: Sequence[Score]) -> str:
+    rows = [
+        [
+            s.name,
+            number(s.rmse),
+            number(s.bias, 0.1 * s.rmse),
+            number(s.nlpd, 0.1),
+            *(percent(share) for share in s.coverage),
+            f"± {number(s.half_width)}" if np.isfinite(s.half_width) else MISSING,
+        ]
+        for s in scores
+    ]
+    return html.table(
+        ["", "RMSE", "bias", "NLPD", *(f"in {percent(level)}" for level in LEVELS), "mean 95 % interval"],
+        rows,
+        caption="Scores at held-out states. “In 95 %”: coverage of the 95 % intervals.",
+        kind="numbers named",
+        named_rows=True,
+    )
+
+
+def off_policy(found: OffPolicy, agent: str) -> list[str]:
+    """Difference between the evaluated policy and the one that generated the data."""
+    is_continuous = found.mean_difference != found.disagreement and np.isfinite(found.mean_difference)
+    mean = f" The mean difference of their actions is {percent(found.mean_difference)} of the action’s range."
+    text = texts.OFF_POLICY.format(
+        target=escape(found.target),
+        agent=escape(agent),
+        states=count(found.n_asked, "state"),
+        disagreement=percent(found.disagreement),
+        mean=mean if is_continuous else "",
+    )
+    warning = f'<section class="warnings"><p>{escape(found.warning)}</p></section>' if found.warning else ""
+    return [heading("off-policy", "off_policy"), text, warning]
+
+
+def method(evaluation: EvaluationResults, command: str) -> list[str]:
+    """How the evaluation works, a glossary, durations and versions."""
+    weights = evaluation.config.learners.items()
+    learners = ", ".join(f"{percent(weight)} {escape(name)}" for name, weight in weights if weight)
+    glossary = "".join(f"<dt>{escape(term)}</dt><dd>{escape(text)}</dd>" for term, text in texts.GLOSSARY.items())
+    timing = evaluation.timing
+    stages = (("collecting", timing.collect), ("fitting", timing.fit), ("checking", timing.check))
+    durations = " · ".join(f"{name} {number(seconds, 1.0)} s" for name, seconds in stages)
+    return [
+        heading("method"),
+        texts.METHOD.format(learners=learners),
+        f"<p>Made by <code>{escape(command)}</code>.</p>" if command else "",
+        f"<dl>{glossary}</dl>",
+        f'<p class="faint">{escape(durations)}<br>{escape(_versions())}</p>',
+    ]
+
+
+def _versions() -> str:
+    packages = {"NumPy": "numpy", "SciPy": "scipy", "Gymnasium": "gymnasium"}
+    if "stable_baselines3" in sys.modules:
+        packages["Stable-Baselines3"] = "stable_baselines3"
+    own = [f"gptd-rl {__version__}", f"Python {platform.python_version()}"]
+    return " · ".join(own + [f"{name} {version(package)}" for name, package in packages.items()])

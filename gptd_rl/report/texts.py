@@ -1,0 +1,107 @@
+"""Texts of the page of an evaluation: captions, headings, explanations; names in braces are filled in."""
+
+from __future__ import annotations
+
+HEADINGS = {
+    "policy": "How good is the policy, state by state?",
+    "relevance": "Which observations are relevant?",
+    "calibration": "Are the values and intervals correct?",
+    "maps": "Where is the value uncertain?",
+    "maps_with_critic": "Where is the value uncertain, and where is the critic wrong?",
+    "off_policy": "Off-policy evaluation",
+    "method": "How this page was made",
+}
+
+# Described in words for screen readers, by the name of the figure.
+ALTERNATIVES = {
+    "values": "Histogram of the values of visited states",
+    "predictions": "Predicted against observed values",
+    "relevances": "Bars of the relevance of each input",
+    "directions": "Bars of the weight of each input in the relevant directions",
+    "reliability": "Reliability diagram: coverage of the intervals at each level",
+    "states": "Value of each visited state with its interval",
+    "section": "Value along one input with its interval as a band",
+    "value": "Map of the value",
+    "uncertainty": "Map of the half-width of the interval",
+    "gap": "Map of the critic's value minus the model's",
+}
+
+CAPTIONS = {
+    "values": "Values of the visited states, as a histogram. Orange ticks are the states where episodes started. "
+    "Many states far below the ticks mean that the policy often reaches states from which it does not recover.",
+    "predictions": "Predicted against observed values ({observed}) at states of held-out episodes. Bars are 95 % "
+    "intervals: about 19 of 20 should reach the dashed diagonal.{critic}",
+    "relevances": "Relevance of each input, on a logarithmic axis, relative to the range that the policy visits. Above "
+    "1 (dashed line) the value changes considerably across that range; below 0.001 it is nearly constant. Grey "
+    "inputs can be removed. An input that must be relevant but is grey points to a problem.{rest}",
+    "directions": "Linear combinations of inputs explain the rewards better than single inputs. Bars are the weights "
+    "of the inputs, in units of their standard deviations. The value changes most along direction 1: {direction}.",
+    "reliability": "Coverage against the level of the intervals: 80 % intervals should contain 80 % of the values. The "
+    "band is the sampling error with {n} episodes around the diagonal. Below it intervals are too narrow, above it "
+    "too wide.",
+    "states": "Value of each visited state, with its 95 % interval. Wide intervals belong to states that are visited "
+    "rarely, or that are followed by very different returns.{rest}",
+    "section": "Value along the most relevant input, with its 95 % interval as a band and visited states as ticks. The "
+    "band should be wider where there are no ticks.{others}",
+    "value": "Value along the two most relevant axes; dots are visited states.{others} Far from the dots the map is an "
+    "extrapolation.",
+    "uncertainty": "Half-width of the 95 % interval. It should be small at the dots and grow away from them; large "
+    "values among many dots belong to states whose returns vary a lot.",
+    "gap": "Value of the agent’s own critic minus the value of the model. Red: the critic’s value is higher; blue: "
+    "lower; white: equal. Differences among the dots are relevant; far from them both extrapolate.",
+}
+CLIPPED_CRITIC = " Crosses at the edge are values of the critic outside the axis."
+OTHER_INPUTS = " The other inputs are as in visited states nearby."
+
+KERNELS = {
+    "isotropic": "The kernel with the highest evidence has one relevance for all inputs.",
+    "ard": "The kernel with the highest evidence has a relevance for each input (ARD).",
+    "factor": "The kernel with the highest evidence has relevances for combinations of inputs (factor analysis).",
+}
+
+# By the number of rollouts from each state; other numbers are repeated rollouts.
+GROUND_TRUTH = {
+    0: "The environment cannot be continued from a given state, so intervals are compared with single returns, and "
+    "include their noise.",
+    1: "From each of {n} states one rollout was made; the environment and the policy are deterministic, so its return "
+    "is the value.",
+}
+REPEATED_ROLLOUTS = (
+    "From each of {n} states {n_rollouts} rollouts were made; their mean return is compared with the intervals. The "
+    "returns are random, so the same number of states of other fresh episodes was used to calibrate the intervals."
+)
+HELD_OUT = "All states are from {episodes} that were not used for fitting. {ground_truth}"
+SCORES = (
+    "RMSE is the root mean squared error, bias the mean error (positive: values are too high). NLPD scores value and "
+    "interval together; lower is better."
+)
+
+OFF_POLICY = (
+    "<p>The values are those of <strong>{target}</strong>; the data were generated by {agent}. At {states}, the two "
+    "policies chose different actions at {disagreement}.{mean} The more they differ, the less the data say about the "
+    "target policy, and the less reliable the intervals are.</p>"
+)
+
+METHOD = (
+    "<p>Transitions of the policy were collected, and a Gaussian process was fitted to their rewards (Gaussian process "
+    "temporal differences, GPTD). Its relevances maximise the evidence. If the agent has a critic, it is used as a "
+    "prior mean, as far as that improves the prediction of left-out episodes: V is {learners}. The intervals are "
+    "calibrated by the errors at left-out episodes near each state; those of the critic and of Monte Carlo by their "
+    "own errors, with the same width everywhere. All were then compared with fresh episodes. All numbers are in "
+    '<a href="evaluation.json">evaluation.json</a>.</p>'
+)
+
+GLOSSARY = {
+    "value V": "Expected discounted return from a state under the policy.",
+    "95 % interval": "A range that contains the true value in 95 of 100 cases. It is about the value, not about single "
+    "returns, which vary more.",
+    "coverage": "Share of observed values inside the intervals.",
+    "relevance": "1 / (length scale)² of an input, times its variance, so that units do not matter. Relevances are "
+    "selected by maximising the evidence.",
+    "evidence": "Log marginal likelihood: the log of the probability density of the rewards, averaged over the value "
+    "functions of the prior. It rewards data fit and penalises complexity.",
+    "RMSE": "Root mean squared error, in units of the return.",
+    "NLPD": "Mean negative log predictive density of the observed values: low if predictions are close and intervals "
+    "match the errors.",
+    "Monte Carlo": "Average of the returns of the same transitions, as a baseline.",
+}
