@@ -12,7 +12,7 @@ import gptd_rl.estimators.gptd
 from gptd_rl import ARD, GPTD, FactorAnalysis, Isotropic, Trajectories
 from gptd_rl.exceptions import NotFittedError
 from gptd_rl.kernels import paper_kernel
-from gptd_rl.sharding.dataset import available_bytes
+from gptd_rl.memory import available_bytes
 from tests.helpers import MIXES, sample
 from tests.mdps import Gridworld, Spiral
 
@@ -35,7 +35,7 @@ def fitted() -> GPTD:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (dict(kernel="rbf"), r"kernel must be one of 'isotropic', 'ard', 'factor', 'auto' .*SquaredExponential.*'rbf'"),
+        (dict(kernel="rbf"), r"kernel must be one of 'isotropic', 'ard', 'factor', 'auto' or a kernel object.*'rbf'"),
         (dict(kernel=3), r"kernel must be one of .*got 3"),
         (dict(kernel=ARD([1.0, 1.0])), r"kernel must be one of"),
         (dict(noise="gaussian"), r"noise must be one of 'stochastic', 'deterministic'; got 'gaussian'"),
@@ -128,9 +128,10 @@ def test_memory_of_tied_states_is_not_underestimated(monkeypatch):
 
 def test_short_memory_makes_auto_sparse(monkeypatch):
     data = sample([(20, False)] * 5, n_dims=2)
-    monkeypatch.setattr(gptd_rl.estimators.engines, "available_bytes", lambda: 8 * 100**2)
+    for module in (gptd_rl.estimators.engines, gptd_rl.estimators.sparse_engine):
+        monkeypatch.setattr(module, "available_bytes", lambda: 8 * 100**2)
     v = GPTD("isotropic", objective="marginal_likelihood", n_restarts=0).fit(data)
-    assert v.method_ == "sparse" and v.subset_ is not None and np.isfinite(v.predict(data.states)).all()
+    assert v.method_ == "sparse" and v.inducing_points_ is not None and np.isfinite(v.predict(data.states)).all()
 
 
 def test_an_unknown_amount_of_memory_is_enough(monkeypatch):

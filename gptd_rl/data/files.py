@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import shutil
 import tempfile
@@ -107,5 +108,11 @@ def read(path: str | os.PathLike[str]) -> dict[str, Any]:
     path = Path(path)
     if path.is_file() and not zipfile.is_zipfile(path):
         raise ValueError("it is no whole archive")
-    with _READING, path.open("rb") as file, np.load(file, allow_pickle=False) as archive:
-        return {name: archive[name] for name in archive.files}
+    with _READING, path.open("rb") as file:
+        try:
+            with np.load(file, allow_pickle=False) as archive:
+                return {name: archive[name] for name in archive.files}
+        except OSError as error:
+            if error.errno != errno.EINVAL:
+                raise
+            raise ValueError("it points to places outside of itself") from None

@@ -5,10 +5,8 @@
 
 from __future__ import annotations
 
-import os
 import warnings
-from dataclasses import dataclass, replace
-from pathlib import Path
+from dataclasses import replace
 from typing import Any, Literal, Self, overload
 
 import numpy as np
@@ -18,48 +16,33 @@ from numpy.typing import ArrayLike
 from gptd_rl.checks import as_states, is_count
 from gptd_rl.data.actions import Actions, DiscreteActions
 from gptd_rl.data.trajectories import Trajectories
-from gptd_rl.estimators import checks, storage
+from gptd_rl.estimators import checks
 from gptd_rl.estimators.engines import Engine
 from gptd_rl.estimators.fitted import FittedModel, arrays_of, fitted_from
 from gptd_rl.estimators.params import Parameters
+from gptd_rl.estimators.pruning import InputPruning
 from gptd_rl.estimators.sparse_engine import CANDIDATES_PER_POINT, SparseOptions, make_engine, remake_engine
+from gptd_rl.estimators.storage import SaveAndLoad
 from gptd_rl.exceptions import InterruptedFitWarning, RelevanceWarning
 from gptd_rl.inference.model import Model
 from gptd_rl.inference.posterior import Evidence
 from gptd_rl.inference.sparse import SparseVariance
 from gptd_rl.kernels import ActionDelta, Kernel
 from gptd_rl.kernels import registry as kernel_registry
+from gptd_rl.memory import available_bytes
 from gptd_rl.progress import fit_progress
 from gptd_rl.selection import thinning
 from gptd_rl.selection.scales import measure_scale
 from gptd_rl.selection.thinning import ThinningResult
 from gptd_rl.selection.variants import SearchOptions, compare
-from gptd_rl.sharding.dataset import available_bytes
 from gptd_rl.sharding.sources import Sources
 from gptd_rl.temporal.means import Mean, evaluate_mean, subtract_mean
 from gptd_rl.temporal.targets import Noise
 from gptd_rl.threads import one_blas_thread
-from gptd_rl.types import Array, DataLike, IntArray
+from gptd_rl.types import Array, DataLike
 
 
-@dataclass(frozen=True, eq=False)
-class Pruning:
-    """What `prune` removed, and what it did to the evidence (the paper's "(II) without y")."""
-
-    kept: IntArray
-    removed: IntArray
-    before: Evidence
-    after: Evidence
-
-    def __str__(self) -> str:
-        removed = ", ".join(str(i) for i in self.removed) or "none"
-        rows = [f"inputs removed: {removed}", f"{'':<8} {'evidence':>12} {'complexity':>12} {'data fit':>10}"]
-        for name, e in (("before", self.before), ("after", self.after)):
-            rows.append(f"{name:<8} {e.log_likelihood:>12.2f} {e.complexity:>12.2f} {e.data_fit:>10.2f}")
-        return "\n".join(rows)
-
-
-class Estimator(Parameters):
+class Estimator(Parameters, InputPruning, SaveAndLoad):
     """Model selection and inference for a value function of states, or of pairs of a state and an action.
 
     Parameters and attributes are explained where users meet them, in `GPTD` and in `GPTDQ`.
@@ -283,41 +266,6 @@ class Estimator(Parameters):
         """Prior mean at checked states or pairs, of shape (m,)."""
         return evaluate_mean(self._mean_of_rows(self.mean_, self.actions_), rows)
 
-    # ---------------------------------------------------------------------------------- pruning
-
-    @one_blas_thread()
-    def prune(self, threshold: float = 1e-3) -> Self:
-        """Leave out the inputs that do not matter, and fit again.
-
-        Parameters
-        ----------
-        threshold : float
-            An input goes if moving it by one standard deviation changes ½d² by less than half of this.
-
-        Returns
-        -------
-        GPTD or GPTDQ
-            A fitted model of its own that takes states of the same width; ``print(pruned.pruning_)`` shows both
-            evidences.
-        """
-        self._check_fitted()
-        engine = self._engine("fit a smaller model to")
-        std = np.ones(self.n_dims_)
-        std[self.inputs_] = engine.scale.input_std[: len(self.inputs_)]
-        strength = self.relevances_ * std**2
-        keep = strength >= min(threshold, strength.max())
-        kept = np.flatnonzero(keep & np.isin(np.arange(self.n_dims_), self.inputs_))
-        columns = np.concatenate([kept, np.setdiff1d(self._columns, self.inputs_)])  # those of actions stay
-        kernel = self.kernel
-        if isinstance(kernel, Kernel):
-            coordinates = columns[columns < self.data_.n_dims - self.actions_.n_categorical]
-            kernel = kernel.take_inputs(np.flatnonzero(np.isin(self._columns, coordinates)))
-        pruned = type(self)(**self.get_params(deep=False) | dict(mean=self.mean_))
-        pruned._fit(engine.with_inputs(columns), self.thinning_, kernel)
-        pruned.pruning_ = Pruning(kept, np.setdiff1d(self.inputs_, kept), self.evidence_, pruned.evidence_)
-        return pruned
-
-    pruning_: Pruning
     mean_: Mean = None
 
     # ---------------------------------------------------------------------------------- predictions
@@ -393,19 +341,6 @@ class Estimator(Parameters):
         return value.log_likelihood, -gradient
 
     # ---------------------------------------------------------------------------------- files
-
-    def save(self, path: str | os.PathLike[str]) -> Path:
-        """Write the fitted model to `path`: arrays and JSON, no code; read it back by `gptd_rl.load`."""
-        self._check_fitted()
-        return storage.save(self, path)
-
-    @classmethod
-    def load(cls, path: str | os.PathLike[str]) -> Self:
-        """Read a model that `save` wrote; it must be of this class."""
-        model = storage.load(path)
-        if not isinstance(model, cls):
-            raise ValueError(f"{path} holds a {type(model).__name__}, not a {cls.__name__}: gptd_rl.load reads both.")
-        return model
 
     def to_arrays(self) -> tuple[dict[str, Any], dict[str, Any]]:
         """The fitted model as plain data and arrays, for `storage`."""

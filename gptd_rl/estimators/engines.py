@@ -20,10 +20,10 @@ from gptd_rl.inference.exact import ExactPosterior
 from gptd_rl.inference.model import Model
 from gptd_rl.inference.posterior import Evidence
 from gptd_rl.kernels import DataScale
+from gptd_rl.memory import available_bytes
 from gptd_rl.progress import FitProgress
 from gptd_rl.selection.scales import measure_scale
 from gptd_rl.selection.search import SelectionProblem
-from gptd_rl.sharding.dataset import available_bytes
 from gptd_rl.sharding.sources import Sources
 from gptd_rl.temporal.targets import Noise, Targets, build_targets, distinct
 from gptd_rl.types import Array, DataLike, IntArray
@@ -165,9 +165,11 @@ class ExactEngine:
         self, data: DataLike, gamma: float | None, executor: Any, before: ExactPosterior, every: int
     ) -> tuple[ExactEngine, ExactPosterior]:
         """The engine with further data, and the posterior of the same model given all of them."""
-        parts = [source.load() for source in Sources.of(data, gamma)]
-        for part in parts:
-            check_columns(part.n_dims, self.n_dims)
+        parts = []
+        for source in Sources.of(data, gamma):
+            parts.append(source.load())
+            if (n := parts[-1].n_dims) != self.n_dims:
+                raise ValueError(f"{source.name}: states have {n} dimensions; expected {self.n_dims}.")
         both = replace(self, data=Trajectories.concatenate([self.data, *parts]))
         model = before.model.with_noise(before.model.noise_variance / every)
         return both, both.condition(model, every)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-from pathlib import Path
 from typing import Any, Literal, NamedTuple, Self, overload
 
 import numpy as np
@@ -12,10 +10,10 @@ from numpy.typing import ArrayLike
 
 from gptd_rl.checks import as_states
 from gptd_rl.data.trajectories import Trajectories
-from gptd_rl.estimators import storage
 from gptd_rl.estimators.checks import NOISES
 from gptd_rl.estimators.gptd import GPTD
 from gptd_rl.estimators.params import Parameters
+from gptd_rl.estimators.storage import SaveAndLoad, storable
 from gptd_rl.exceptions import NotFittedError
 from gptd_rl.inference.inducing import Dictionary
 from gptd_rl.inference.online import OnlinePosterior, RunningSegment
@@ -36,8 +34,8 @@ class Transition(NamedTuple):
     truncated: bool = False
 
 
-@storage.storable
-class OnlineGPTD(Parameters):
+@storable
+class OnlineGPTD(Parameters, SaveAndLoad):
     """Gaussian-process temporal-difference learning of V, one transition at a time, with a kernel that is given.
 
     Parameters
@@ -280,18 +278,6 @@ class OnlineGPTD(Parameters):
             raise ValueError(f"states must have {self.n_dims_} columns; got {width}. A single state is [[x1, x2, …]].")
 
     # ---------------------------------------------------------------------------------- files
-
-    def save(self, path: str | os.PathLike[str]) -> Path:
-        """Write the model to `path`: arrays and JSON, no code; read it back by `gptd_rl.load`."""
-        return storage.save(self, path)
-
-    @classmethod
-    def load(cls, path: str | os.PathLike[str]) -> Self:
-        """Read a model that `save` wrote."""
-        model = storage.load(path)
-        if not isinstance(model, cls):
-            raise ValueError(f"{path} holds a {type(model).__name__}, not a {cls.__name__}: gptd_rl.load reads all.")
-        return model
 
     def to_arrays(self) -> tuple[dict[str, Any], dict[str, Any]]:
         """The model as plain data and arrays, for `storage`."""

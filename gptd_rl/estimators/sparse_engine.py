@@ -21,13 +21,14 @@ from gptd_rl.inference.posterior import Evidence
 from gptd_rl.inference.sparse import Solution, SparsePosterior, SparseVariance
 from gptd_rl.inference.statistics import Statistics, noise_moments, statistics
 from gptd_rl.kernels import DataScale
+from gptd_rl.memory import available_bytes
 from gptd_rl.progress import FitProgress
 from gptd_rl.selection import objectives
 from gptd_rl.selection.bound import Bound, FixedBound
 from gptd_rl.selection.objectives import Prior
 from gptd_rl.selection.scales import measure_scale
 from gptd_rl.selection.search import SelectionProblem, coarse_levels
-from gptd_rl.sharding.dataset import ShardedDataset, available_bytes, open_dataset
+from gptd_rl.sharding.dataset import ShardedDataset, open_dataset
 from gptd_rl.sharding.summary import DatasetSummary, concatenate, contiguous_sample, sample, summarize
 from gptd_rl.temporal.targets import Noise
 from gptd_rl.types import Array, DataLike, IntArray

@@ -83,3 +83,21 @@ def load(path: str | os.PathLike[str]) -> Any:
     raise ValueError(
         f"{path} has format version {header['version']}, this release reads up to {VERSION}: upgrade gptd-rl."
     )
+
+
+class SaveAndLoad:
+    """The methods `save` and `load` of an estimator."""
+
+    def save(self, path: str | os.PathLike[str]) -> Path:
+        """Write the fitted model to `path`: arrays and JSON, no code; read it back by `gptd_rl.load`."""
+        fitted: Any = self
+        fitted._check_fitted()
+        return save(fitted, path)
+
+    @classmethod
+    def load(cls, path: str | os.PathLike[str]) -> Self:
+        """Read a model that `save` wrote; it must be of this class."""
+        model = load(path)
+        if not isinstance(model, cls):
+            raise ValueError(f"{path} holds a {type(model).__name__}, not a {cls.__name__}: gptd_rl.load reads all.")
+        return model

@@ -81,22 +81,20 @@ def gradient(model: Model, targets: Targets, A: Array, extra: float = 0.0) -> Ar
 def fisher_information(model: Model, targets: Targets, step: float = 1e-4) -> Array:
     """Expected curvature of −log p(r) at θ, of shape (P, P): ½ tr(S⁻¹ ∂S/∂θ_i S⁻¹ ∂S/∂θ_j).
 
-    One ∂S/∂θ_i at a time, by central differences; contracting it gives a whole row. Meant for small samples: it
-    steers an optimiser, so its own error does not matter.
+    Each ∂S/∂θ_i is taken by central differences and whitened: W_i = L⁻¹ ∂S/∂θ_i L⁻ᵀ, so that the result is the Gram
+    matrix ½ tr(W_i W_j), positive semidefinite however small σ² is. Meant for small samples: P matrices are kept.
     """
-    inverse = linalg.symmetrise_in_place(linalg.inverse_in_place(factorise(model, targets)))
-    rows = []
-    for i, value in enumerate(model.theta):
-        if not np.isfinite(value):
-            rows.append(np.zeros(len(model.theta)))
-            continue
+    L = factorise(model, targets)
+    whitened = np.zeros((len(model.theta), len(L), len(L)))
+    for i in np.flatnonzero(np.isfinite(model.theta)):
         ahead, behind = (_moved(model, i, sign * step) for sign in (1.0, -1.0))
         derivative = (covariance(ahead, targets) - covariance(behind, targets)) / (2.0 * step)
-        derivative = linalg.symmetrise_in_place(derivative)
-        rows.append(gradient(model, targets, 0.5 * (inverse @ derivative @ inverse)))
-    information = np.array(rows)
+        half = linalg.half_solve(L, linalg.symmetrise_in_place(derivative))
+        whitened[i] = linalg.half_solve(L, half.T)
+    flat = whitened.reshape(len(whitened), -1)
+    information = 0.5 * (flat @ flat.T)
     information[model.noise_index, model.noise_index] += 0.5 * targets.n_merged_rows
-    return 0.5 * (information + information.T)
+    return information
 
 
 def _moved(model: Model, i: int, step: float) -> Model:

@@ -98,7 +98,7 @@ class InducingFeatures:
     """ψ for m inducing points, m' features in all.
 
     With g(Z, Z) = LLᵀ, *whitened* features have L⁻¹g(Z, x) instead of g(Z, x): the same model with Λ = diag(I, C⁻¹).
-    They cost one more triangular product per block, and keep their digits where inducing points nearly represent each
+    They cost one more triangular solve per block, and keep their digits where inducing points nearly represent each
     other and σ² is small: a Gram matrix of raw features squares the condition of g(Z, Z).
     """
 
@@ -134,28 +134,42 @@ class InducingFeatures:
         rows[:, m:k] = self.split.basis(states)
 
     def whiten_in_place(self, rows: Array) -> None:
-        """Whiten the covariances in `rows` = [g, …], of shape (n, w), a contiguous array; other columns stay."""
+        """Whiten the covariances in `rows` = [g, …], of shape (n, w), a contiguous array; other columns stay.
+
+        A triangular solve, not a product with L⁻¹: its rounding errors are those of another g(Z, Z) a rounding away, and
+        do not grow with the condition of L.
+        """
         if self.whitened and len(rows):
-            blas.dtrmm(1.0, self._whitener(rows.shape[1]), rows.T, side=0, lower=1, overwrite_b=1)
+            blas.dtrsm(1.0, self._padded_factor(rows.shape[1]), rows.T, side=0, lower=1, overwrite_b=1)
+
+    def pull_back_in_place(self, derivatives: Array) -> Array:
+        """Derivatives by g(x, Z) from those by its features, of shape (n, m), a contiguous array: A·L⁻¹."""
+        if self.whitened and len(derivatives):
+            L = self._padded_factor(derivatives.shape[1])
+            blas.dtrsm(1.0, L, derivatives.T, side=0, lower=1, trans_a=1, overwrite_b=1)
+        return derivatives
 
     def to_raw(self, derivatives: Array) -> Array:
-        """Turn derivatives by whitened moments, of shape (w, w) or (w,), into those by raw ones."""
+        """Turn derivatives by whitened moments, of shape (w, w) or (w,), into those by raw ones: L⁻ᵀ·A·L⁻¹."""
         if not self.whitened:
             return derivatives
-        T = self._whitener(len(derivatives))
-        return T.T @ derivatives if derivatives.ndim == 1 else T.T @ derivatives @ T
+        L = self._padded_factor(len(derivatives))
+        half = blas.dtrsm(1.0, L, derivatives.reshape(len(L), -1), side=0, lower=1, trans_a=1)
+        if derivatives.ndim == 1:
+            return np.asarray(half[:, 0])
+        return np.asarray(blas.dtrsm(1.0, L, half, side=1, lower=1))
 
-    def _whitener(self, width: int) -> Array:
-        """diag(L⁻¹, I), of shape (width, width)."""
-        if width not in self._whiteners:
+    def _padded_factor(self, width: int) -> Array:
+        """diag(L, I), of shape (width, width)."""
+        if width not in self._padded_factors:
             m = len(self.states)
-            T = np.eye(width, order="F")
-            T[:m, :m] = linalg.half_solve(self._factor_and_jitter[0], np.eye(m))
-            self._whiteners[width] = T
-        return self._whiteners[width]
+            padded = np.eye(width, order="F")
+            padded[:m, :m] = self._factor_and_jitter[0]
+            self._padded_factors[width] = padded
+        return self._padded_factors[width]
 
     @cached_property
-    def _whiteners(self) -> dict[int, Array]:
+    def _padded_factors(self) -> dict[int, Array]:
         return {}
 
     def at(self, kernel: Kernel) -> InducingFeatures:

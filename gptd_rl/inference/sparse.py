@@ -64,14 +64,13 @@ class Solution:
         return Evidence(0.5 * float(log_det) + known.log_jacobian, 0.5 * float(fit), known.n_rows)
 
     def statistics_gradient(self) -> StatisticsGradient:
-        """Derivatives of minus the bound with respect to the raw statistics."""
+        """Derivatives of minus the bound with respect to the statistics."""
         noise, n_inducing = self.model.noise_variance, self.features.n_inducing
         by_nullspace = np.zeros_like(self.L)
         by_nullspace[:n_inducing, :n_inducing] = (-0.5 / noise) * self._inverse_covariance
         outer = np.multiply.outer(self.weights, self.weights)
         by_gram = 0.5 * self._inverse + (0.5 / noise) * outer + by_nullspace
-        raw = self.features.to_raw
-        return StatisticsGradient(raw(by_gram), raw(by_nullspace), raw(-self.weights / noise), 0.5 / noise)
+        return StatisticsGradient(by_gram, by_nullspace, -self.weights / noise, 0.5 / noise)
 
     def gradient(self, by_statistics: Array) -> Array:
         """∂(−bound)/∂θ, given the part through the statistics, from one more pass over the data (`pull_back`)."""

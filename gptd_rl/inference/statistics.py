@@ -67,8 +67,7 @@ def statistics(shard: Shard, features: InducingFeatures) -> Statistics:
 
 
 def pull_back(shard: Shard, features: InducingFeatures, gradient: StatisticsGradient) -> Array:
-    """∂L/∂θ of g through the raw statistics, of shape (n_parameters,): another pass, a GEMM per block."""
-    assert not features.whitened
+    """∂L/∂θ of g through the statistics, of shape (n_parameters,): another pass, a GEMM per block."""
     m, n_inducing = len(features), features.n_inducing
     kernel = features.split.inducing
     # ∂L/∂Ψ = F(2FᵀΨ·L_S + y·L_bᵀ), where rows of E are [FᵀΨ, y]
@@ -82,12 +81,11 @@ def pull_back(shard: Shard, features: InducingFeatures, gradient: StatisticsGrad
         E = _target_features(shard, block, features, memory)
         A = np.matmul(E, onto_features, out=product[: len(E)])  # [c, m]
         if shard.noise == "deterministic":
-            A, G = block.H.apply_transposed(A), None
-        else:
-            G = E[:, :n_inducing]
-            if block.tails is not None:
-                A += block.tails.T @ (_tail_features(block, E[:, :m], long) @ tails_less_targets)
-        total += kernel.contract(A, states, features.states, G)
+            A = block.H.apply_transposed(A)
+        elif block.tails is not None:
+            A += block.tails.T @ (_tail_features(block, E[:, :m], long) @ tails_less_targets)
+        G = E[:, :n_inducing] if shard.noise == "stochastic" and not features.whitened else None
+        total += kernel.contract(features.pull_back_in_place(A), states, features.states, G)
         total += _pull_back_prior_trace(shard, block, kernel, gradient.by_prior_trace)
     return total
 

@@ -380,11 +380,13 @@ class _ProductPairs:
         return total
 
     def add(self, A: Array, rows: slice, columns: slice, K: Array | None = None) -> None:
-        tiles = [part.values(rows, columns) for part in self.parts]
-        for i, part in enumerate(self.parts):
-            if len(self.kernel.places[i]):
-                # ∂(k₁k₂)/∂θ₁ = k₂·∂k₁/∂θ₁
-                part.add(A * reduce(mul, (t for j, t in enumerate(tiles) if j != i), 1.0), rows, columns)
+        moved = [i for i, place in enumerate(self.kernel.places) if len(place)]
+        # A factor that alone has parameters need not be computed.
+        tiles = [1.0 if moved == [i] else part.values(rows, columns) for i, part in enumerate(self.parts)]
+        for i in moved:
+            # ∂(k₁k₂)/∂θ₁ = k₂·∂k₁/∂θ₁
+            others = reduce(mul, (tile for j, tile in enumerate(tiles) if j != i), 1.0)
+            self.parts[i].add(A * others, rows, columns)
 
     def gradient(self) -> Array:
         return np.asarray(self.kernel._gather([part.gradient() for part in self.parts]), dtype=np.float64)

@@ -100,7 +100,7 @@ class FixedBound:
         features = self.features(model)
         for part in self.parts:
             solution = Solution.of(model, features, part.sum(statistics, features))
-            by_statistics = part.sum(pull_back, features.raw(), solution.statistics_gradient())
+            by_statistics = part.sum(pull_back, features, solution.statistics_gradient())
             value -= solution.evidence.log_likelihood
             gradient += solution.gradient(by_statistics)
         return value / len(self.parts), gradient / len(self.parts)

@@ -11,7 +11,8 @@ from numpy.typing import NDArray
 
 from gptd_rl.data.resampling import evenly_spaced
 from gptd_rl.data.trajectories import Trajectories
-from gptd_rl.sharding.dataset import ShardedDataset, ShardFunction
+from gptd_rl.sharding.backends import ShardFunction
+from gptd_rl.sharding.dataset import ShardedDataset
 from gptd_rl.temporal.shards import Shard
 from gptd_rl.types import Array
 

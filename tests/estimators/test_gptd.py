@@ -1,7 +1,6 @@
 """The estimator that users hold: what it promises in DESIGN.md, checked against the dense formulas and known values."""
 
 import re
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -9,10 +8,9 @@ import pytest
 from numpy.testing import assert_allclose, assert_array_equal
 
 import gptd_rl
-import gptd_rl.selection.search
 from gptd_rl import ARD, GPTD, FactorAnalysis, Isotropic, SquaredExponential, Trajectories
-from gptd_rl.kernels import paper_kernel
-from gptd_rl.selection.search import first_guesses
+from gptd_rl.kernels import Sum, paper_kernel
+from gptd_rl.selection.variants import SearchOptions
 from tests.helpers import METRICS, MIXES, NOISES, Reference, central_differences, make_model, sample
 from tests.mdps import Garnet, Gridworld, Spiral, Walk, rmse
 
@@ -47,7 +45,7 @@ def factor(noisy) -> GPTD:
 def held(metric: str, **options) -> GPTD:
     """An estimator with nothing left to select: quick, and the same formulas."""
     model = make_model(metric)
-    kernel = replace(model.kernel, fixed=frozenset(model.kernel.parameter_names))
+    kernel = model.kernel.fix(*model.kernel.parameter_names)
     return GPTD(kernel, noise_variance=model.noise_variance, **options)
 
 
@@ -64,7 +62,7 @@ def test_fit_returns_itself_and_sets_what_the_design_names(grid):
     assert v.fit(grid) is v
     for name in ("log_marginal_likelihood_", "complexity_", "data_fit_", "noise_variance_"):
         assert isinstance(getattr(v, name), float), name
-    assert isinstance(v.kernel_, SquaredExponential)
+    assert isinstance(v.kernel_, Sum) and isinstance(v.kernel_.parts[0], SquaredExponential)
     assert v.relevances_.shape == (2,)
     assert v.thinning_ == 1
     assert v.thinning_trials_ is not None
@@ -321,12 +319,15 @@ def test_repr_leaves_out_what_equals_the_default():
     assert repr(GPTD(noise_floor=float("1e-6"))) == "GPTD()"
 
 
-def bad_guess(kind, scales, rank, rng, n):
-    """One start from which the search ends on the plateau where every state is on its own."""
-    (good, *_) = first_guesses(kind, scales, rank, rng, 0)
+GUESSES = SearchOptions.guesses
+
+
+def bad_guess(self, kernel, scale):
+    """One start from which the search ends on the plateau where every state is on its own, and that of a warm start."""
+    good, *others = GUESSES(self, kernel, scale)
     theta = good.theta
     theta[3:] = np.log(1e3)
-    return [good.with_theta(theta)]
+    return [good.with_theta(theta), *others[2 + self.n_restarts :]]
 
 
 def test_warm_start_starts_from_the_last_fit(grid, monkeypatch):
@@ -334,7 +335,7 @@ def test_warm_start_starts_from_the_last_fit(grid, monkeypatch):
     warm, cold = GPTD("isotropic", warm_start=True, **options), GPTD("isotropic", **options)
     good = warm.fit(grid).log_marginal_likelihood_
     assert cold.fit(grid).log_marginal_likelihood_ == pytest.approx(good)
-    monkeypatch.setattr(gptd_rl.selection.search, "first_guesses", bad_guess)
+    monkeypatch.setattr(SearchOptions, "guesses", bad_guess)
     assert cold.fit(grid).log_marginal_likelihood_ < good - 10.0, "the bad start is bad"
     assert warm.fit(grid).log_marginal_likelihood_ > good - 0.05
     fresh = GPTD("isotropic", warm_start=True, **options).fit(grid)
@@ -368,7 +369,7 @@ def test_progress_bar_prints_and_changes_nothing(noisy, capsys, monkeypatch):
     assert capsys.readouterr().out == ""
     monkeypatch.setenv("FORCE_COLOR", "1")  # take the captured output for a terminal
     monkeypatch.setenv("TERM", "xterm")
-    shown = GPTD("isotropic", progress_bar=True).fit(noisy)
+    shown = GPTD("isotropic").fit(noisy, progress_bar=True)
     assert "model selection" in capsys.readouterr().out
     assert_array_equal(shown.theta_, quiet.theta_)
 
@@ -413,7 +414,7 @@ def test_a_model_with_nothing_free_is_conditioned_as_it_is(grid):
 
 
 def test_a_kernel_object_starts_the_search(grid, monkeypatch):
-    monkeypatch.setattr(gptd_rl.selection.search, "first_guesses", bad_guess)
+    monkeypatch.setattr(SearchOptions, "guesses", bad_guess)
     options: dict[str, Any] = dict(objective="marginal_likelihood", n_restarts=0)
     lost = GPTD("isotropic", **options).fit(grid)
     found = GPTD(paper_kernel(Isotropic(0.5, 2), 2.0, 10.0), **options).fit(grid)
@@ -549,10 +550,13 @@ def test_pruning_twice(fitted):
     assert_allclose(twice.predict(GRID.cells), GRID.value(GRID.cells), atol=0.05)
 
 
-def test_a_kernel_object_cannot_be_pruned(grid):
-    v = GPTD(paper_kernel(ARD([1.0, 1.0]))).fit(grid)
-    with pytest.raises(ValueError, match="kernel object fixes the number of inputs"):
-        v.prune()
+def test_prune_restricts_a_kernel_object(grid):
+    options: dict[str, Any] = dict(objective="marginal_likelihood")
+    pruned = GPTD(paper_kernel(ARD([1.0, 1.0])), **options).fit(grid).prune()
+    assert_array_equal(pruned.inputs_, [0])
+    by_name = GPTD("ard", **options).fit(grid).prune()
+    assert_allclose(pruned.log_marginal_likelihood_, by_name.log_marginal_likelihood_, atol=0.01)
+    assert_allclose(pruned.predict(grid.states), by_name.predict(grid.states), atol=1e-2)
 
 
 def test_the_top_level_names():

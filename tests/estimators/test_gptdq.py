@@ -21,14 +21,12 @@ from gptd_rl import (
 )
 from gptd_rl.data.actions import ContinuousActions, DiscreteActions
 from gptd_rl.data.state_actions import query_policy, to_state_actions
-from gptd_rl.estimators import engines as problems
-from gptd_rl.estimators.action_kernels import action_kernel
+from gptd_rl.estimators import engines, sparse_engine
 from gptd_rl.exceptions import NotFittedError
 from gptd_rl.inference import exact
 from gptd_rl.inference.model import Model
-from gptd_rl.kernels import paper_kernel
-from gptd_rl.kernels import stationary as kernels
-from gptd_rl.kernels.stationary import ActionKernel
+from gptd_rl.kernels import ActionDelta, Kernel, Product, paper_kernel, stationary
+from gptd_rl.kernels import base as kernels
 from gptd_rl.temporal import targets as observations
 from gptd_rl.temporal.targets import build_targets
 from tests.helpers import (
@@ -58,9 +56,13 @@ def ties(states: np.ndarray, others: np.ndarray, rho: float) -> np.ndarray:
     return np.array([[1.0 if x[-1] == y[-1] else rho for y in others] for x in states]).reshape(len(states), -1)
 
 
-def naive_action_kernel(kernel: ActionKernel, states: np.ndarray, others: np.ndarray) -> np.ndarray:
-    rho = kernel.action_correlation
-    return naive_kernel(kernel, states[:, :-1], others[:, :-1]) * ties(states, others, rho)
+def action_kernel(kernel: Kernel, n_actions: int, rho: float = 0.0) -> Product:
+    return kernel * ActionDelta(n_actions, rho)
+
+
+def naive_action_kernel(kernel: Any, states: np.ndarray, others: np.ndarray) -> np.ndarray:
+    over_states, delta = kernel.parts
+    return naive_kernel(over_states, states[:, :-1], others[:, :-1]) * ties(states, others, delta.correlation)
 
 
 @dataclass(frozen=True)
@@ -83,7 +85,7 @@ class Dense:
 
     def K(self, states: np.ndarray, others: np.ndarray) -> np.ndarray:
         kernel = self.model.kernel
-        if isinstance(kernel, ActionKernel):
+        if kernel.n_categorical:
             return naive_action_kernel(kernel, states, others)
         return naive_kernel(kernel, states, others)
 
@@ -153,13 +155,13 @@ MODEL = Model(paper_kernel(ARD([0.6, 1.1]), 1.3, 0.4), 0.2)
 
 def held(rho: float = 0.0, **options: Any) -> GPTDQ:
     """An estimator with nothing left to select: quick, and the same formulas."""
-    kernel = replace(MODEL.kernel, fixed=frozenset(MODEL.kernel.parameter_names))
+    kernel = MODEL.kernel.fix(*MODEL.kernel.parameter_names)
     defaults: dict[str, Any] = dict(n_actions=3, action_correlation=rho, noise_variance=MODEL.noise_variance)
     return GPTDQ(kernel, **(dict(objective="marginal_likelihood") | defaults | options))
 
 
 def model_of_pairs(rho: float, n_actions: int = 3) -> Model:
-    return replace(MODEL, kernel=action_kernel(MODEL.kernel, DiscreteActions(n_actions, rho)))
+    return replace(MODEL, kernel=action_kernel(MODEL.kernel, n_actions, rho))
 
 
 ASKED = np.random.default_rng(9).normal(size=(5, 2))
@@ -171,7 +173,8 @@ ALL_PAIRS = np.array([[*x, a] for x in ASKED for a in range(3)])
 @pytest.fixture
 def sparsely(monkeypatch):
     """No memory for all pairs of states: the sparse method, with every distinct pair in its subset if there is room."""
-    monkeypatch.setattr(problems, "available_bytes", lambda: 1000)
+    for module in (engines, sparse_engine):
+        monkeypatch.setattr(module, "available_bytes", lambda: 1000)
 
 
 # -------------------------------------------------------------------------------------- the kernel
@@ -192,13 +195,12 @@ def labelled(n: int, seed: int, n_actions: int = 3) -> np.ndarray:
 @pytest.mark.parametrize("metric", METRICS)
 def test_the_kernel_is_the_one_of_states_times_a_tie(metric, rho, monkeypatch):
     monkeypatch.setattr(kernels, "TILE", 4)
-    kernel = ActionKernel(METRICS[metric], 1.3, 0.4, n_actions=3, action_correlation=rho)
+    kernel = action_kernel(paper_kernel(METRICS[metric], 1.3, 0.4), 3, rho)
     X, Y = labelled(11, 0), labelled(7, 1)
-    K, C = naive_action_kernel(kernel, X, Y), naive_action_kernel(replace(kernel, bias=0.0, signal_variance=1.0), X, Y)
+    K = naive_action_kernel(kernel, X, Y)
     assert_allclose(kernel(X, Y), K, rtol=1e-12)
-    assert_allclose(kernel.correlation(X, Y), C, rtol=1e-12)
-    assert_allclose(kernel.correlation(X, Y, out=np.full((11, 9), np.nan)[:, :7]), C, rtol=1e-12)
-    assert_allclose(kernel.paired_correlation(X[:7], Y), np.diag(C[:7]), rtol=1e-12)
+    assert_allclose(kernel(X, Y, out=np.full((11, 9), np.nan)[:, :7]), K, rtol=1e-12)
+    assert_allclose(kernel.paired(X[:7], Y), np.diag(K[:7]), rtol=1e-12)
     square = naive_action_kernel(kernel, X, X)
     assert_allclose(kernel(X), square, rtol=1e-12)
     assert_allclose(kernel.diagonal(X), np.diag(square), rtol=1e-12)
@@ -211,7 +213,7 @@ def test_the_kernel_is_the_one_of_states_times_a_tie(metric, rho, monkeypatch):
 @pytest.mark.parametrize("metric", METRICS)
 def test_the_kernel_contracts_its_own_derivatives(metric, rho, monkeypatch):
     monkeypatch.setattr(kernels, "TILE", 4)
-    kernel = ActionKernel(METRICS[metric], 1.3, 0.4, n_actions=3, action_correlation=rho)
+    kernel = action_kernel(paper_kernel(METRICS[metric], 1.3, 0.4), 3, rho)
     X, Y, rng = labelled(11, 0), labelled(7, 1), np.random.default_rng(2)
     A, a = rng.normal(size=(11, 7)), rng.normal(size=7)
     symmetric = rng.normal(size=(11, 11))
@@ -224,31 +226,30 @@ def test_the_kernel_contracts_its_own_derivatives(metric, rho, monkeypatch):
     assert_allclose(kernel.contract(A, X, Y), wanted, rtol=1e-6, atol=1e-8)
     wanted = slopes(lambda k: (symmetric * naive_action_kernel(k, X, X)).sum())
     assert_allclose(kernel.contract_lower(np.tril(symmetric), X), wanted, rtol=1e-6, atol=1e-8)
-    pure = replace(kernel, signal_variance=1.0, bias=0.0)
-    pull_back = kernel.metric.pull_back
-    wanted = slopes(lambda k: (A * naive_action_kernel(replace(k, signal_variance=1.0, bias=0.0), X, Y)).sum())[2:]
-    omega = kernel.contract_correlation(A, X, Y, pure.correlation(X, Y))
-    assert_allclose(pull_back(omega), wanted, rtol=1e-6, atol=1e-8)
-    wanted = slopes(lambda k: a @ k.paired_correlation(X[:7], Y))[2:]
-    assert_allclose(pull_back(kernel.contract_paired_correlation(a, X[:7], Y)), wanted, rtol=1e-6, atol=1e-8)
+    wanted = slopes(lambda k: a @ np.diag(naive_action_kernel(k, X[:7], Y)))
+    assert_allclose(kernel.contract_paired(a, X[:7], Y), wanted, rtol=1e-6, atol=1e-8)
+    wanted = slopes(lambda k: a @ k.diagonal(Y))
+    assert_allclose(kernel.contract_diagonal(a, Y), wanted, rtol=1e-6, atol=1e-8)
+    over = kernel(X, Y)
+    assert_allclose(kernel.contract(A, X, Y, over), kernel.contract(A, X, Y), rtol=1e-12)
 
 
 def test_nothing_is_computed_between_different_actions(monkeypatch):
     computed = []
-    exponent = kernels._Pair.exponent
+    exponent = stationary._StationaryPairs.exponent
 
     def counting(self: Any, *arguments: Any) -> Any:
         tile = exponent(self, *arguments)
         computed.append(tile.size)
         return tile
 
-    monkeypatch.setattr(kernels._Pair, "exponent", counting)
+    monkeypatch.setattr(stationary._StationaryPairs, "exponent", counting)
     X, Y = labelled(60, 0), labelled(40, 1)
     n, m = np.bincount(X[:, -1].astype(int)), np.bincount(Y[:, -1].astype(int))
-    kernel = ActionKernel(ARD([1.0, 1.0]), n_actions=3)
+    kernel = action_kernel(paper_kernel(ARD([1.0, 1.0])), 3)
     for compute, size in [
         (lambda: kernel(X, Y), n @ m),
-        (lambda: kernel.correlation(X, Y), n @ m),
+        (lambda: kernel.contract(np.ones((60, 40)), X, Y), n @ m),
         (lambda: kernel.lower(X), n @ n),
         (lambda: kernel.contract_lower(np.ones((60, 60)), X), n @ n),
     ]:
@@ -258,17 +259,17 @@ def test_nothing_is_computed_between_different_actions(monkeypatch):
 
 
 def test_actions_that_do_not_meet_have_nothing_in_common():
-    kernel = ActionKernel(ARD([1.0, 1.0]), n_actions=2)
+    kernel = action_kernel(paper_kernel(ARD([1.0, 1.0])), 2)
     X, Y = labelled(5, 0, n_actions=1), labelled(4, 1, n_actions=1)
     Y[:, -1] = 1
     assert_array_equal(kernel(X, Y), 0.0)
-    assert_array_equal(kernel.contract_correlation(np.ones((5, 4)), X, Y, kernel.correlation(X, Y)), 0.0)
+    assert_array_equal(kernel.contract(np.ones((5, 4)), X, Y), 0.0)
 
 
 @pytest.mark.parametrize("rho", [-0.1, 1.0, float("nan")])
 def test_a_correlation_of_actions_lies_below_1(rho):
     with pytest.raises(ValueError, match=r"action_correlation must lie in \[0, 1\)"):
-        ActionKernel(ARD([1.0]), action_correlation=rho)
+        ActionDelta(2, rho)
 
 
 # -------------------------------------------------------------------------------------- pairs
@@ -449,7 +450,7 @@ def test_each_action_is_factorised_by_itself(monkeypatch):
     monkeypatch.setattr(linalg, "cholesky", counting)
     value, _ = exact.evidence_and_gradient(model, seen, np.empty((len(seen.states),) * 2))
     assert sizes == counts.tolist()
-    posterior = exact.Posterior.condition(model, seen)
+    posterior = exact.ExactPosterior.condition(model, seen)
     dense = Dense(model, pairs, "stochastic")
     assert_allclose(value.log_likelihood, dense.log_likelihood, **CLOSE)
     assert_allclose(posterior.evidence(model).log_likelihood, dense.log_likelihood, **CLOSE)
@@ -471,11 +472,11 @@ def test_places_without_a_target_are_left_out(noise, policy, monkeypatch):
     assert_gradient(
         lambda m: (-exact.evidence(m, packed).log_likelihood, exact.evidence_and_gradient(m, packed)[1]), model
     )
-    for mine, theirs in itertools.pairwise(exact.Posterior.condition(model, seen) for seen in (whole, packed)):
+    for mine, theirs in itertools.pairwise(exact.ExactPosterior.condition(model, seen) for seen in (whole, packed)):
         assert_allclose(mine.mean(ASKED_PAIRS), theirs.mean(ASKED_PAIRS), **CLOSE)
         assert_allclose(mine.variance(ASKED_PAIRS), theirs.variance(ASKED_PAIRS), **CLOSE)
-        martingale = mine.martingale_variance(ASKED_PAIRS), theirs.martingale_variance(ASKED_PAIRS)
-        assert_allclose(*martingale, **CLOSE)
+        interval = mine.interval_variance(ASKED_PAIRS), theirs.interval_variance(ASKED_PAIRS)
+        assert_allclose(*interval, **CLOSE)
 
 
 def test_a_correlation_lends_to_actions_that_were_never_tried():
@@ -529,7 +530,7 @@ def test_gradient_of_the_bound(noise, rho, bias):
         subset_size=12,
         objective="marginal_likelihood",
     ).fit(data, policy=towards)
-    assert not q.exact_ and q.subset_ is not None and q.subset_.shape == (12, 3)
+    assert not q.exact_ and q.inducing_points_ is not None and q.inducing_points_.shape == (12, 3)
     free = np.isfinite(q.theta_)
     bound, gradient = q.log_marginal_likelihood(eval_gradient=True)
 
@@ -541,7 +542,7 @@ def test_gradient_of_the_bound(noise, rho, bias):
     assert_allclose(gradient[free], central_differences(at, q.theta_[free]), rtol=1e-5, atol=1e-6)
     pairs = to_state_actions(data, DiscreteActions(3), towards)
     assert pairs is not None
-    model = Model(ActionKernel(kernel.metric, 1.3, bias, n_actions=3, action_correlation=rho), 0.2)
+    model = Model(action_kernel(kernel, 3, rho), 0.2)
     assert bound < Dense(model, pairs, noise).log_likelihood
     covariance = q.posterior_.covariance(ALL_PAIRS)
     assert_allclose(np.diag(covariance), q.q_values(ASKED, return_std=True)[1].reshape(-1) ** 2, rtol=1e-8)
@@ -618,7 +619,8 @@ def chosen(x: np.ndarray) -> int:
 @pytest.mark.parametrize("method", ["exact", "sparse"])
 def test_another_policy_is_evaluated_exactly_where_the_system_is_deterministic(noise, method, monkeypatch):
     if method == "sparse":
-        monkeypatch.setattr(problems, "available_bytes", lambda: 1000)
+        for module in (engines, sparse_engine):
+            monkeypatch.setattr(module, "available_bytes", lambda: 1000)
     mdp = Table()
     data = mdp.sample(600, 0, UNIFORM)
     x, a = mdp.everywhere
@@ -744,7 +746,8 @@ def test_continuous_actions():
 def test_draws_have_the_mean_and_covariance_of_the_posterior(method, rho, monkeypatch):
     data = logged("mixed")
     if method == "sparse":
-        monkeypatch.setattr(problems, "available_bytes", lambda: 1000)
+        for module in (engines, sparse_engine):
+            monkeypatch.setattr(module, "available_bytes", lambda: 1000)
     q = held(rho, subset_size=10 if method == "sparse" else 500).fit(data)
     assert q.method_ == method
     n, states = 40_000, ASKED[:3]
@@ -772,7 +775,8 @@ def test_draws_are_repeatable():
 def test_draws_of_what_is_certain_are_what_it_is(method, monkeypatch):
     """Without noise the posterior has no width left, to rounding: drawing from it must not fail."""
     if method == "sparse":
-        monkeypatch.setattr(problems, "available_bytes", lambda: 1000)
+        for module in (engines, sparse_engine):
+            monkeypatch.setattr(module, "available_bytes", lambda: 1000)
     mdp, tabular = Table(), dict(noise_variance=1e-9, objective="marginal_likelihood")
     q = GPTDQ(TABULAR, **tabular).fit(mdp.sample(600, 0, UNIFORM), policy=chosen)  # type: ignore[arg-type]
     assert q.method_ == method
@@ -820,7 +824,8 @@ def test_a_shard_without_a_transition_is_left_out():
 def test_further_data(method, monkeypatch):
     first, second = logged("mixed", 0), logged("mixed", 5)
     if method == "sparse":
-        monkeypatch.setattr(problems, "available_bytes", lambda: 1000)
+        for module in (engines, sparse_engine):
+            monkeypatch.setattr(module, "available_bytes", lambda: 1000)
     q = held().partial_fit(first, policy=towards).partial_fit(second, policy=towards)
     assert q.method_ == method
     if method == "exact":
@@ -886,7 +891,7 @@ def test_save_and_load(name, tmp_path):
         assert told.keys() == asked.keys()
         for name in told.keys() - {"kernel"}:
             assert np.array_equal(told[name], asked[name]), name
-    with pytest.raises(ValueError, match=r"holds a GPTDQ, not a GPTD: gptd_rl\.load reads both"):
+    with pytest.raises(ValueError, match=r"holds a GPTDQ, not a GPTD: gptd_rl\.load reads all"):
         GPTD.load(path)
 
 
@@ -1059,8 +1064,8 @@ def test_other_bad_questions(fitted, monkeypatch):
         fitted.confidence_interval(ASKED, TRIED, level=95)
     with pytest.raises(ValueError, match="n must be a whole number of 1 or more; got 0"):
         fitted.sample(ASKED, 0)
-    monkeypatch.setattr("gptd_rl.estimators.gptdq.available_bytes", lambda: 1000)
-    with pytest.raises(ValueError, match=r"joint draw over 5 states and 3 actions needs .* fewer states at a time"):
+    monkeypatch.setattr("gptd_rl.estimators.base.available_bytes", lambda: 1000)
+    with pytest.raises(ValueError, match=r"joint sample over 5 states and 3 actions needs .* fewer states at a time"):
         fitted.sample(ASKED)
 
 

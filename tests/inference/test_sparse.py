@@ -119,7 +119,7 @@ def evidence_and_gradient(
     """Minus the bound, and its gradient by θ."""
     features = InducingFeatures(model.kernel, states, whitened)
     shard, solution = solve(model, data, noise, features)
-    gradient = solution.gradient(pull_back(shard, features.raw(), solution.statistics_gradient()))
+    gradient = solution.gradient(pull_back(shard, features, solution.statistics_gradient()))
     return -solution.evidence.log_likelihood, gradient
 
 

@@ -11,20 +11,21 @@ from numpy.testing import assert_allclose, assert_array_equal
 from gptd_rl.data.trajectories import Trajectories
 from gptd_rl.inference import exact
 from gptd_rl.inference.model import Model
-from gptd_rl.kernels import paper_kernel
-from gptd_rl.kernels import stationary as kernels
+from gptd_rl.kernels import DataScale, paper_kernel
+from gptd_rl.kernels import base as kernels
 from gptd_rl.kernels.metrics import ARD
 from gptd_rl.selection.objectives import (
     MIN_OFFSETS,
+    LeaveOut,
     MarginalLikelihood,
     Objective,
     Prior,
     episode_groups,
-    leave_out,
     predict_left_out,
     thinned_parts,
     visit_groups,
 )
+from gptd_rl.selection.search import SelectionProblem
 from gptd_rl.temporal.targets import build_targets
 from tests.helpers import (
     METRICS,
@@ -45,6 +46,17 @@ from tests.helpers import (
 
 CLOSE: dict[str, Any] = dict(rtol=1e-8, atol=1e-9)
 GROUPS = {"visits": visit_groups, "episodes": episode_groups}
+
+
+def make_prior(variance: float, spread: list[float]) -> Prior:
+    std = np.array(spread)
+    return Prior(DataScale(variance, 0.0, std, np.zeros(len(std), dtype=bool)))
+
+
+def penalized(objective: Objective, prior: Prior) -> Any:
+    """The objective with the prior, as a search sees it."""
+    return SelectionProblem(objective, (), prior.scale, prior).penalized(objective)
+
 
 every_mix = pytest.mark.parametrize("mix", ["terminated", "truncated", "mixed"])
 every_noise = pytest.mark.parametrize("noise", NOISES)
@@ -82,19 +94,19 @@ def test_gradient_of_the_thinned_evidence(metric, noise, mix, repeated):
 @every_grouping
 def test_gradient_of_leaving_out(metric, noise, mix, repeated, grouping):
     seen = build_targets(sample(MIXES[mix], seed=1, repeated=repeated, terminal_rewards=True), noise, merge=False)
-    assert_gradient(leave_out(seen, GROUPS[grouping](seen)), make_model(metric))
+    assert_gradient(LeaveOut(seen, GROUPS[grouping](seen)), make_model(metric))
 
 
 @every_metric
 def test_gradient_of_the_prior(metric):
-    assert_gradient(Prior(2.5, np.array([0.5, 1.0, 3.0])), make_model(metric))
+    assert_gradient(make_prior(2.5, [0.5, 1.0, 3.0]), make_model(metric))
 
 
 @every_metric
 def test_gradient_with_the_prior_added(metric):
     seen = build_targets(sample(MIXES["mixed"], seed=1), "stochastic")
-    prior = Prior(2.5, np.array([0.5, 1.0, 3.0]))
-    assert_gradient(prior.added_to(MarginalLikelihood(seen)), make_model(metric))
+    prior = make_prior(2.5, [0.5, 1.0, 3.0])
+    assert_gradient(penalized(MarginalLikelihood(seen), prior), make_model(metric))
 
 
 @pytest.mark.parametrize("noise_variance", [1e-4, 10.0])
@@ -175,18 +187,18 @@ def test_thinned_evidence_is_regression_on_some_of_the_returns(mix, offset):
 def test_prior_by_hand():
     # Σ a·spread²/(2·3) + ½ (log(σ²/(0.3·variance))/1.5)²
     model = Model(paper_kernel(ARD([0.5, 2.0])), noise_variance=0.6)
-    value, gradient = Prior(2.0, np.array([1.0, 3.0]))(model)
+    value, gradient = make_prior(2.0, [1.0, 3.0])(model)
     assert_allclose(value, (0.5 * 1 + 2.0 * 9) / 6)  # the noise is 0.3 of the variance: no penalty
     assert_allclose(gradient, [0, 0, 0, 0.5 / 6, 18 / 6], atol=1e-15)
-    more, slope = Prior(2.0, np.array([1.0, 3.0]))(model.with_noise(0.6 * np.exp(1.0)))
+    more, slope = make_prior(2.0, [1.0, 3.0])(model.with_noise(0.6 * np.exp(1.0)))
     assert_allclose(more - value, 0.5 / 1.5**2)
     assert_allclose(slope[2], 1 / 1.5**2)
 
 
 def test_prior_adds_up():
     seen, model = build_targets(sample(MIXES["mixed"]), "stochastic"), make_model("ard")
-    prior, objective = Prior(2.0, np.ones(3)), MarginalLikelihood(seen)
-    value, gradient = prior.added_to(objective)(model)
+    prior, objective = make_prior(2.0, [1.0, 1.0, 1.0]), MarginalLikelihood(seen)
+    value, gradient = penalized(objective, prior)(model)
     assert_allclose(value, objective(model)[0] + prior(model)[0])
     assert_allclose(gradient, objective(model)[1] + prior(model)[1])
 
@@ -286,7 +298,7 @@ def test_leaving_out_is_refitting_without(noise, mix, repeated, grouping):
     found = predict_left_out(model, seen, groups)
     assert_allclose(found.residuals[places], (targets - means)[places], **CLOSE)
     assert_allclose(found.variances[places], variances[places], **CLOSE)
-    value, _ = leave_out(seen, groups)(model)
+    value, _ = LeaveOut(seen, groups)(model)
     assert_allclose(value, negative_log_density(targets, means, variances, places), **CLOSE)
     squared = [np.sum((targets - means)[g] ** 2) for g in groups]
     assert_allclose(found.squared_error, squared, **CLOSE)
@@ -371,8 +383,8 @@ def test_leaving_out_does_not_care_for_the_tail(mix, grouping):
     seen = build_targets(data, "stochastic", merge=False)
     Z = naive_null_vectors(data)
     shifted = seen.operator.rmatvec(naive_returns(data) + Z @ np.full(Z.shape[1], 7.0))
-    assert_allclose(shifted[data.has_row], seen.targets[data.has_row], **CLOSE)
-    value, _ = leave_out(seen, GROUPS[grouping](seen))(model)
+    assert_allclose(shifted[data.has_row], seen.y[data.has_row], **CLOSE)
+    value, _ = LeaveOut(seen, GROUPS[grouping](seen))(model)
     assert np.isfinite(value)
 
 
@@ -407,7 +419,7 @@ def test_objectives_leave_the_observations_alone(noise, mix):
     seen = build_targets(data, noise, merge=False)
     objectives: list[Objective] = [
         MarginalLikelihood(seen),
-        *(leave_out(seen, groups(seen)) for groups in GROUPS.values()),
+        *(LeaveOut(seen, groups(seen)) for groups in GROUPS.values()),
     ]
     for objective in objectives:
         first, again = objective(model), objective(model)

@@ -10,16 +10,35 @@ from scipy import optimize
 import gptd_rl.selection.search
 from gptd_rl import GPTD, Isotropic, Trajectories
 from gptd_rl.data.resampling import coarsen
-from gptd_rl.estimators.engines import Exact
+from gptd_rl.estimators.engines import ExactEngine
 from gptd_rl.inference.model import Model
-from gptd_rl.kernels import paper_kernel
+from gptd_rl.kernels import Kernel, paper_kernel
 from gptd_rl.kernels.metrics import ARD, FactorAnalysis
-from gptd_rl.selection.scales import Scales
-from gptd_rl.selection.search import Coordinates, Task, first_guesses, search
+from gptd_rl.selection.coordinates import Coordinates
+from gptd_rl.selection.scales import measure_scale
+from gptd_rl.selection.search import SelectionProblem, search
+from gptd_rl.selection.variants import SearchOptions
 from tests.helpers import MIXES, Reference, sample
 from tests.mdps import MDP, Drifting, Garnet, Gridworld, Spiral, Walk, rmse
 
 GRID = Gridworld()
+KERNELS: dict[str, Kernel] = {
+    "isotropic": paper_kernel(Isotropic(1.0, 2)),
+    "ard": paper_kernel(ARD(np.ones(2))),
+    "factor": paper_kernel(FactorAnalysis(np.ones(2), np.ones((2, 1)))),
+}
+
+
+def search_options(n_restarts: int, seed: int = 0) -> SearchOptions:
+    return SearchOptions(noise_floor=1e-6, n_restarts=n_restarts, noise_variance=None, seed=seed, max_rank=None)
+
+
+def bounds(model: Model, data: Trajectories, noise_floor: float) -> tuple[np.ndarray, np.ndarray]:
+    """Bounds on θ, equal where a parameter is held."""
+    space = Coordinates.of(model, measure_scale(data), noise_floor)
+    lower, upper = space.template.theta, space.template.theta
+    lower[space.free], upper[space.free] = (space.unpack(x).theta[space.free] for x in (space.lower, space.upper))
+    return lower, upper
 
 
 def rescaled(data: Trajectories, by=1.0, shift=0.0, rewards=1.0) -> Trajectories:
@@ -31,9 +50,9 @@ def rescaled(data: Trajectories, by=1.0, shift=0.0, rewards=1.0) -> Trajectories
 
 def long_search(v: GPTD, rng: np.random.Generator, n_starts: int, spread: float = 2.0) -> float:
     """Best evidence that plain L-BFGS-B finds from the optimum of `v`, from sensible starts and from random ones."""
-    scales = Scales.of(v.data_.take_inputs(v.inputs_))
-    lower, upper = scales.bounds(v.model_, v.noise_floor)
-    guesses = first_guesses("isotropic" if v.kernel == "isotropic" else "ard", scales, 0, rng, n_starts)
+    data = v.data_.take_inputs(v.inputs_)
+    lower, upper = bounds(v.model_, data, v.noise_floor)
+    guesses = search_options(n_starts).guesses(v.kernel_, measure_scale(data))
     starts = [v.theta_, *(g.theta + rng.normal(scale=spread, size=len(lower)) for g in guesses)]
 
     def f(theta):
@@ -68,22 +87,23 @@ def test_no_single_bad_start_decides(seed):
 def test_the_bad_start_exists():
     """What the test above guards against is real: from h = 3000 alone the search stays there."""
     data = rescaled(GRID.sample(500, np.random.default_rng(1)), 0.1, -0.1)
-    scales = Scales.of(data)
-    task = Task.of(data, "stochastic", "thinned", 1, scales)
+    scale = measure_scale(data)
+    problem = SelectionProblem.of(data, "stochastic", "thinned", 1, scale)
 
     def found(h: float) -> float:
-        kernel = paper_kernel(Isotropic(h, 2), scales.variance, scales.variance + scales.level**2)
-        return -search(task, [Model(kernel, 1e-2 * scales.variance)], scales, 1e-6).value
+        kernel = paper_kernel(Isotropic(h, 2), scale.return_variance, scale.return_variance + scale.mean_return**2)
+        return -search(problem, [Model(kernel, 1e-2 * scale.return_variance)], 1e-6).value
 
     assert found(3000.0) < found(100.0) - 50.0
 
 
 @pytest.mark.parametrize("kind", ["isotropic", "ard", "factor"])
 def test_starts_are_three_by_hand_and_the_rest_at_random(kind):
-    scales = Scales.of(Garnet().sample(50, np.random.default_rng(0)))
+    data = Garnet().sample(50, np.random.default_rng(0))
+    scale = measure_scale(data)
 
     def starts(seed: int, n: int) -> np.ndarray:
-        return np.array([m.theta for m in first_guesses(kind, scales, 1, np.random.default_rng(seed), n)])
+        return np.array([m.theta for m in search_options(n, seed).guesses(KERNELS[kind], scale)])
 
     assert len(starts(0, 0)) == 3
     assert len(starts(0, 4)) == 7
@@ -91,7 +111,7 @@ def test_starts_are_three_by_hand_and_the_rest_at_random(kind):
     a, b = starts(0, 4), starts(1, 4)
     assert_array_equal(a[:3, :5] if kind != "isotropic" else a[:3], b[:3, :5] if kind != "isotropic" else b[:3])
     assert not np.allclose(a[3:], b[3:])
-    lower, upper = scales.bounds(first_guesses(kind, scales, 1, np.random.default_rng(0), 0)[0], 1e-6)
+    lower, upper = bounds(search_options(0).guesses(KERNELS[kind], scale)[0], data, 1e-6)
     for theta in (*a, *b):
         assert (lower <= theta).all() and (theta <= upper).all()
 
@@ -100,15 +120,16 @@ def test_restarts_are_used(monkeypatch):
     """With hand-made starts that all fail, random ones save the day; without them nothing does."""
     data = GRID.sample(150, np.random.default_rng(0))
     asked = []
+    original = SearchOptions.guesses
 
-    def spoilt(kind, scales, rank, rng, n):
-        asked.append(n)
-        by_hand, at_random = np.split(np.array(first_guesses(kind, scales, rank, rng, n), dtype=object), [3])
-        theta = by_hand[0].theta
+    def spoilt(self, kernel, scale):
+        asked.append(self.n_restarts)
+        by_hand, *at_random = original(self, kernel, scale)[:1] + original(self, kernel, scale)[3:]
+        theta = by_hand.theta
         theta[3:] = np.log(1e3)
-        return [by_hand[0].with_theta(theta), *at_random]
+        return [by_hand.with_theta(theta), *at_random]
 
-    monkeypatch.setattr(gptd_rl.selection.search, "first_guesses", spoilt)
+    monkeypatch.setattr(SearchOptions, "guesses", spoilt)
     without, with_them = (GPTD("isotropic", objective="marginal_likelihood", n_restarts=n).fit(data) for n in (0, 8))
     assert asked == [0, 8]
     assert with_them.log_marginal_likelihood_ > without.log_marginal_likelihood_ + 10.0
@@ -163,7 +184,7 @@ def test_merged_states_give_the_evidence_of_the_dense_formula(noise, whole):
         assert not prefix.terminated.all()
     kernel = paper_kernel(ARD([0.7, 1e-3]), 2.0, 5.0, fixed=("v0", "b", "a1", "a2"))
     v = GPTD(kernel, noise=noise, noise_variance=1e-2, objective="marginal_likelihood").fit(prefix)
-    assert isinstance(v.problem_, Exact) and v.problem_.seen.operator.n_targets <= 121 < len(prefix)
+    assert isinstance(v.engine_, ExactEngine) and v.engine_.targets.operator.n_targets <= 121 < len(prefix)
     dense = Reference.of(v.model_, prefix, noise)
     assert_allclose(v.complexity_, dense.complexity, rtol=1e-9)
     assert_allclose(v.data_fit_, dense.data_fit, rtol=1e-6)
@@ -198,11 +219,11 @@ def test_the_ladder_ends_where_a_long_plain_search_does(mdp, n, kernel, monkeypa
 def test_rungs_of_the_ladder_double(monkeypatch):
     monkeypatch.setattr(gptd_rl.selection.search, "COARSE_SIZE", 40)
     data = Spiral().sample(400, np.random.default_rng(0))
-    task = Task.of(data, "stochastic", "thinned", 1, Scales.of(data))
-    sizes = [len(seen.data) for seen in task.ladder]
+    problem = SelectionProblem.of(data, "stochastic", "thinned", 1, measure_scale(data))
+    sizes = [len(seen.data) for seen in problem.coarse_levels]
     assert_allclose(sizes, [40, 80, 160][: len(sizes)], rtol=0.3)
     assert len(sizes) >= 2
-    assert task.n_rows == data.n_rows
+    assert problem.objective.n_rows == data.n_rows
 
 
 # -------------------------------------------------------------------------------------- units
@@ -261,19 +282,19 @@ def test_scales_of_terminated_data_are_those_of_returns_and_states():
     returns = np.zeros(len(data))
     for i in reversed(range(len(data))):
         returns[i] = data.rewards[i] + (data.discounts[i] * returns[i + 1] if data.discounts[i] else 0.0)
-    scales = Scales.of(data)
-    assert_allclose(scales.variance, returns.var())
-    assert_allclose(scales.level, returns.mean())
-    assert_allclose(scales.spread, data.states.std(axis=0))
-    assert not scales.constant.any()
+    scale = measure_scale(data)
+    assert_allclose(scale.return_variance, returns.var())
+    assert_allclose(scale.mean_return, returns.mean())
+    assert_allclose(scale.input_std, data.states.std(axis=0))
+    assert not scale.is_constant.any()
 
 
 def test_scales_guess_what_follows_a_truncation():
     """Reward 1 for ever is worth 1/(1−γ) everywhere, however early the run is cut off."""
     states = np.arange(11.0)[:, None]
     episode = dict(observations=states, rewards=np.ones(10), terminated=False)
-    scales = Scales.of(Trajectories.from_episodes([episode], gamma=0.95))
-    assert_allclose(scales.level, 20.0)
+    scale = measure_scale(Trajectories.from_episodes([episode], gamma=0.95))
+    assert_allclose(scale.mean_return, 20.0)
 
 
 @pytest.mark.parametrize("gamma", [0.9, 0.99])
@@ -283,35 +304,36 @@ def test_one_truncated_segment_does_not_upset_the_scales_of_many_terminated(gamm
     data = world.sample(300, np.random.default_rng(0))
     whole = data[data.terminated]
     cut = whole + whole[int(np.argmax(whole.lengths))].cut(1)[:1]
-    assert_allclose(Scales.of(cut).variance, Scales.of(whole).variance, rtol=0.5)
+    assert_allclose(measure_scale(cut).return_variance, measure_scale(whole).return_variance, rtol=0.5)
 
 
 def test_scales_of_degenerate_data_are_positive():
     flat = Trajectories.from_episodes(
         [dict(observations=np.ones((4, 2)), rewards=np.zeros(3), terminated=True)], gamma=0.9
     )
-    scales = Scales.of(flat)
-    assert scales.variance > 0
-    assert_array_equal(scales.spread, [1.0, 1.0])
-    assert scales.constant.all()
+    scale = measure_scale(flat)
+    assert scale.return_variance > 0
+    assert_array_equal(scale.input_std, [1.0, 1.0])
+    assert scale.is_constant.all()
 
 
 def test_scales_follow_small_rewards():
     data = Walk(n_cells=5).sample(100, np.random.default_rng(0))
     for unit in (1e-4, 1e-6, 1e-9, 1e6):
-        assert_allclose(Scales.of(rescaled(data, rewards=unit)).variance, unit**2 * Scales.of(data).variance)
+        scaled = measure_scale(rescaled(data, rewards=unit)).return_variance
+        assert_allclose(scaled, unit**2 * measure_scale(data).return_variance)
 
 
 @pytest.mark.parametrize("metric", [Isotropic(1.0, 3), ARD(np.ones(3)), FactorAnalysis(np.ones(3), np.ones((3, 2)))])
 def test_bounds_are_in_order_and_hold_what_is_fixed(metric):
     data = sample(MIXES["mixed"], seed=3)
-    scales = Scales.of(data)
+    scale = measure_scale(data)
     model = Model(paper_kernel(metric, 2.0, 3.0), 0.5)
-    lower, upper = scales.bounds(model, 1e-3)
+    lower, upper = bounds(model, data, 1e-3)
     assert (lower < upper).all()
-    assert_allclose(lower[2], np.log(1e-3 * scales.variance))
+    assert_allclose(lower[2], np.log(1e-3 * scale.return_variance))
     held = Model(paper_kernel(metric, 2.0, 3.0, fixed=("v0", "b")), 0.5, noise_is_fixed=True)
-    lower, upper = scales.bounds(held, 1e-3)
+    lower, upper = bounds(held, data, 1e-3)
     assert_allclose(lower[:3], np.log([2.0, 3.0, 0.5]))
     assert_allclose(upper[:3], lower[:3])
     assert (lower[3:] < upper[3:]).all()
@@ -322,9 +344,9 @@ def test_a_constant_input_is_held_at_no_relevance():
     states = np.array(data.states)
     states[:, 1] = 7.0
     data = Trajectories(states, data.rewards, data.discounts, data.lengths, data.terminated)
-    scales = Scales.of(data)
-    assert_array_equal(scales.constant, [False, True, False])
-    lower, upper = scales.bounds(Model(paper_kernel(ARD(np.ones(3))), 1.0), 1e-6)
+    scale = measure_scale(data)
+    assert_array_equal(scale.is_constant, [False, True, False])
+    lower, upper = bounds(Model(paper_kernel(ARD(np.ones(3))), 1.0), data, 1e-6)
     assert lower[4] == upper[4]
     assert GPTD("ard").fit(data).relevances_[1] < 1e-7
 
@@ -333,7 +355,7 @@ def test_a_constant_input_is_held_at_no_relevance():
 def test_coordinates_of_the_optimiser_go_there_and_back(metric):
     data = sample(MIXES["mixed"], seed=3)
     model = Model(paper_kernel(metric, 2.0, 3.0, fixed=("b",)), 0.5)
-    space = Coordinates.of(model, Scales.of(data), 1e-6)
+    space = Coordinates.of(model, measure_scale(data), 1e-6)
     x = space.pack(model)
     assert len(x) == len(model.theta) - 1
     assert (space.lower <= x).all() and (x <= space.upper).all()

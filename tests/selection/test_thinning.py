@@ -134,7 +134,8 @@ def test_a_thinned_posterior_is_wider(runs):
     """It takes τ neighbouring returns for one, so it claims less."""
     _, _, auto, x, _ = runs[0]
     same = GPTD(objective="marginal_likelihood")
-    same._adopt(auto._problem(""), auto.model_, 1)
+    same.mean_ = None
+    same._adopt(auto._engine(""), auto.model_, 1)
     _, thinned_std = auto.predict(x, return_std=True)
     _, plain_std = same.predict(x, return_std=True)
     assert (thinned_std > plain_std).all()
@@ -177,7 +178,7 @@ def test_the_thinned_objective_takes_the_horizon_by_default():
 def test_few_long_runs_are_cut_so_that_there_is_something_to_leave_out():
     for n in (1, 2, 4):
         data = episodes(n, 120, 0.9)
-        part = thinning.judged(data)
+        part = thinning.validation_subset(data)
         assert part.n_segments >= thinning.MIN_SEGMENTS
         assert part.n_transitions == data.n_transitions
 
@@ -185,6 +186,6 @@ def test_few_long_runs_are_cut_so_that_there_is_something_to_leave_out():
 @pytest.mark.parametrize(("n", "length"), [(3000, 4), (60, 100), (5, 4000), (1, 20_000)])
 def test_thinnings_are_judged_on_a_bounded_part(n, length):
     """Leaving episodes out takes a dense matrix of the part: it must not grow with the data."""
-    part = thinning.judged(episodes(n, length, 0.9))
+    part = thinning.validation_subset(episodes(n, length, 0.9))
     assert part.n_segments >= thinning.MIN_SEGMENTS
-    assert len(part) <= 2 * thinning.JUDGED_SIZE
+    assert len(part) <= 2 * thinning.VALIDATION_SIZE

@@ -28,11 +28,12 @@ from numpy.testing import assert_allclose, assert_array_equal
 from gptd_rl import GPTD, Trajectories
 from gptd_rl.data import files as archive
 from gptd_rl.data.resampling import split_into_shards
-from gptd_rl.estimators import engines as problems
-from gptd_rl.inference import sparse
+from gptd_rl.estimators import sparse_engine
+from gptd_rl.inference import statistics
 from gptd_rl.selection import bound
 from gptd_rl.sharding import sources as shard_sources
-from gptd_rl.sharding.dataset import ATTEMPTS, Cache, Dask, ShardedDataset, ShardSpec, Threads, make_backend
+from gptd_rl.sharding.backends import ATTEMPTS, Cache, Dask, ShardSpec, Threads, make_backend
+from gptd_rl.sharding.dataset import ShardedDataset
 from gptd_rl.sharding.sources import Episodes, File, Sources
 from gptd_rl.temporal.shards import Shard
 from tests.helpers import MIXES, NOISES, assert_same, sample
@@ -76,7 +77,7 @@ def answers(v: GPTD) -> dict[str, Any]:
     lower, upper = v.confidence_interval(X)
     return dict(
         theta=v.theta_,
-        subset=v.subset_,
+        subset=v.inducing_points_,
         evidence=[v.log_marginal_likelihood_, v.complexity_, v.data_fit_],
         mean=mean,
         std=std,
@@ -752,9 +753,9 @@ def test_shards_that_thinning_empties_do_not_matter():
 
 def test_hands_do_not_matter_where_samples_are_taken(pool, monkeypatch):
     """Data so large that the search goes by samples on its way to all of them."""
-    monkeypatch.setattr(problems, "SAMPLE_SIZE", 50)
-    monkeypatch.setattr(problems, "EXCERPT_SIZE", 40)
-    monkeypatch.setattr(problems, "N_CANDIDATES", 40)
+    monkeypatch.setattr(sparse_engine, "SAMPLE_SIZE", 50)
+    monkeypatch.setattr(sparse_engine, "CONTIGUOUS_SIZE", 40)
+    monkeypatch.setattr(sparse_engine, "N_CANDIDATES", 40)
     v = quick().fit(PARTS)
     assert len(v.data_) < 0.5 * len(DATA)
     assert_equal(answers(quick().fit(PARTS, executor=pool)), answers(v))
@@ -901,7 +902,7 @@ def test_a_fitted_model_outlives_its_executor(files):
         (dict(tolerance=-0.1), r"^tolerance is a share of the prior variance, from 0 to below 1; got -0\.1\.$"),
         (dict(tolerance=1.0), r"^tolerance is .*; got 1\.0\.$"),
         (dict(tolerance=float("nan")), r"^tolerance is .*; got nan\.$"),
-        (dict(variance="full"), r"^variance must be one of 'projected_process', 'subset_of_regressors'; got 'full'\.$"),
+        (dict(sparse_variance="full"), r"^sparse_variance must be one of 'projected_process', .*; got 'full'\.$"),
         (dict(method="fast"), r"^method must be one of 'auto', 'exact', 'sparse'; got 'fast'\.$"),
     ],
     ids=str,
@@ -993,14 +994,14 @@ def test_bad_shards_on_dask_workers_are_named(client, fitted, files):
 
 def die_in_pass(number: int) -> None:
     """Have this process killed when it begins its pass with this number."""
-    original, passes = sparse.statistics, itertools.count(1)
+    original, passes = statistics.statistics, itertools.count(1)
 
     def armed(*arguments: Any) -> Any:
         if next(passes) == number:
             kill(os.getpid())
         return original(*arguments)
 
-    sparse.statistics = armed  # type: ignore[assignment]
+    statistics.statistics = armed  # type: ignore[assignment]
 
 
 @pytest.mark.parametrize("kind", ["memory", "files"])
