@@ -136,7 +136,7 @@ class InducingFeatures:
     def whiten_in_place(self, rows: Array) -> None:
         """Whiten the covariances in `rows` = [g, …], of shape (n, w), a contiguous array; other columns stay.
 
-        A triangular solve, not a product with L⁻¹: its rounding errors are those of another g(Z, Z) a rounding away, and
+        A triangular solve, not a product with L⁻¹: its rounding errors are those of a slightly other g(Z, Z), and
         do not grow with the condition of L.
         """
         if self.whitened and len(rows):
