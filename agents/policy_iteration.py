@@ -154,7 +154,7 @@ class PolicyIteration(BaseAgent):
             warnings.warn(
                 f"no episode ended within {self.num_timesteps} steps, so no return could be measured: predict follows "
                 "the newest policy. Give the environment a time limit (gymnasium.wrappers.TimeLimit).",
-                stacklevel=2,
+                stacklevel=3,
             )
         return self
 
