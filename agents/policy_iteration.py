@@ -21,9 +21,10 @@ from gptd_rl.checks import as_count
 from gptd_rl.data.trajectories import Trajectories
 from gptd_rl.estimators.greedy import default_kernel
 from gptd_rl.exceptions import LearningError
+from gptd_rl.progress import step_bar
 from gptd_rl.rollouts.actions import ActionSet
 from gptd_rl.rollouts.environments import open_adapter
-from gptd_rl.sb3.logging import Callback, Progress, as_callback
+from gptd_rl.sb3.logging import Callback, as_callback
 from gptd_rl.types import EnvLike
 
 
@@ -134,7 +135,7 @@ class PolicyIteration(BaseAgent):
         self._setup_logger(callback is not None, tb_log_name, reset_num_timesteps)
         self.num_timesteps = 0 if reset_num_timesteps else self.num_timesteps
         goal, listener = self.num_timesteps + total_timesteps, as_callback(callback, self)
-        with open_adapter(env) as adapter, Progress(progress_bar, total_timesteps) as advance:
+        with open_adapter(env) as adapter, step_bar(progress_bar, "learning", total_timesteps) as advance:
             listener.on_training_start(dict(total_timesteps=goal, tb_log_name=tb_log_name, self=self), {})
             listener.on_rollout_start()
             runner = EpisodeRunner(adapter, self._action_set, self.pool, self.gamma, self._rng)

@@ -8,7 +8,7 @@ Three settings take turns, each in a process of its own:
 
 - *one thread*: OPENBLAS_NUM_THREADS=1
 - *default*: nothing is set; the library limits BLAS itself (`gptd_rl.threads`)
-- *unlimited*: nothing is set, and the library's limit is switched off, as it was before version 0.2
+- *unlimited*: nothing is set, and the limit is switched off: version 0.1, which limited only data in several shards
 
 A busy process is an endless loop in Python. Of the repeats, the one with the least processor time counts. Ratios are
 to one thread; on an idle machine several threads may save time by the clock, on a busy one nothing may be lost.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, Protocol
 
@@ -99,7 +99,20 @@ def no_partial_fits() -> Iterator[None]:
             raise KeyboardInterrupt from None
 
 
-class Watch:
+@contextmanager
+def step_bar(show: bool, description: str, total: int) -> Iterator[Callable[[int], None]]:
+    """Yield a function that takes the number of steps made; a bar shows it, if asked for."""
+    if not show:
+        yield lambda made: None
+        return
+    from rich.progress import Progress as Bars
+
+    with Bars() as bar:
+        line = bar.add_task(description, total=total)
+        yield lambda made: bar.update(line, completed=made)
+
+
+class FitProgress:
     """Progress of model selection: evaluations of the objective, and passes over the shards."""
 
     def __init__(self, bar: Any) -> None:
@@ -130,7 +143,7 @@ class Watch:
 
 
 @contextmanager
-def watch(show: bool) -> Iterator[Watch | None]:
+def fit_progress(show: bool) -> Iterator[FitProgress | None]:
     """Yield the receiver of a fit's progress, or None if it is not shown."""
     if not show:
         yield None
@@ -146,4 +159,4 @@ def watch(show: bool) -> Iterator[Watch | None]:
         TextColumn("{task.fields[rows]}"),
     )
     with Bars(*columns, console=Console(), transient=True) as bar:
-        yield Watch(bar)
+        yield FitProgress(bar)

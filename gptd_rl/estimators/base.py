@@ -30,7 +30,7 @@ from gptd_rl.inference.sparse import SparseVariance
 from gptd_rl.kernels import ActionDelta, Kernel
 from gptd_rl.kernels import registry as kernel_registry
 from gptd_rl.memory import available_bytes
-from gptd_rl.progress import watch
+from gptd_rl.progress import fit_progress
 from gptd_rl.selection import thinning
 from gptd_rl.selection.scales import measure_scale
 from gptd_rl.selection.thinning import ThinningResult
@@ -110,7 +110,7 @@ class Estimator(Parameters, InputPruning, SaveAndLoad):
         """Select a model for the data of `engine`; `every` is the thinning, chosen by the objective if None."""
         kernel = self.kernel if kernel is None else kernel
         results: list[ThinningResult] = []
-        with watch(progress_bar) as progress, engine.reporting_to(progress):
+        with fit_progress(progress_bar) as progress, engine.reporting_to(progress):
             options = self._search_options(engine.actions, None if progress is None else progress.evaluated)
             if every is None:
                 every, start, results = self._choose_thinning(engine.contiguous_sample, kernel, options)
@@ -120,7 +120,7 @@ class Estimator(Parameters, InputPruning, SaveAndLoad):
             comparison = compare(kernel, engine.selection_problem(name, every), options)
             if comparison.interrupted:
                 warnings.warn("interrupted: this is the best model found so far.", InterruptedFitWarning, stacklevel=4)
-            self.mean_: Mean = self.mean
+            self.mean_ = self.mean
             self._adopt(engine, comparison.best.model, every)
         self.comparison_, self.thinning_trials_ = comparison, results
         return self
@@ -265,6 +265,8 @@ class Estimator(Parameters, InputPruning, SaveAndLoad):
     def _prior_mean(self, rows: Array) -> Array:
         """Prior mean at checked states or pairs, of shape (m,)."""
         return evaluate_mean(self._mean_of_rows(self.mean_, self.actions_), rows)
+
+    mean_: Mean = None
 
     # ---------------------------------------------------------------------------------- predictions
 

@@ -21,7 +21,7 @@ from gptd_rl.inference.model import Model
 from gptd_rl.inference.posterior import Evidence
 from gptd_rl.kernels import DataScale
 from gptd_rl.memory import available_bytes
-from gptd_rl.progress import Watch
+from gptd_rl.progress import FitProgress
 from gptd_rl.selection.scales import measure_scale
 from gptd_rl.selection.search import SelectionProblem
 from gptd_rl.sharding.sources import Sources
@@ -74,8 +74,8 @@ class Engine(Protocol):
         """The objective called `name`, with thinning `every`."""
         ...
 
-    def reporting_to(self, watch: Watch | None) -> AbstractContextManager[None]:
-        """Inside this context, `watch` is told of passes over the data."""
+    def reporting_to(self, progress: FitProgress | None) -> AbstractContextManager[None]:
+        """Inside this context, `progress` receives the passes over the data."""
         ...
 
     def condition(self, model: Model, every: int) -> Any:
@@ -141,7 +141,7 @@ class ExactEngine:
         check_memory(self.contiguous_sample, self.noise, copies=5 if name != "thinned" else 1)
         return SelectionProblem.of(self.contiguous_sample, self.noise, name, every, self.scale)
 
-    def reporting_to(self, watch: Watch | None) -> AbstractContextManager[None]:
+    def reporting_to(self, progress: FitProgress | None) -> AbstractContextManager[None]:
         """There are no passes to tell of."""
         return nullcontext()
 

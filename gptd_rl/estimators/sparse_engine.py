@@ -22,7 +22,7 @@ from gptd_rl.inference.sparse import Solution, SparsePosterior, SparseVariance
 from gptd_rl.inference.statistics import Statistics, noise_moments, statistics
 from gptd_rl.kernels import DataScale
 from gptd_rl.memory import available_bytes
-from gptd_rl.progress import Watch
+from gptd_rl.progress import FitProgress
 from gptd_rl.selection import objectives
 from gptd_rl.selection.bound import Bound, FixedBound
 from gptd_rl.selection.objectives import Prior
@@ -141,10 +141,10 @@ class SparseEngine:
         return Bound(parts, self.selector, round(self.summary.n_rows / every))
 
     @contextmanager
-    def reporting_to(self, watch: Watch | None) -> Iterator[None]:
-        """Inside this context, `watch` is told of passes over all of the data."""
-        if watch is not None:
-            self.dataset.backend.on_shard = lambda done, n_shards: watch.passed(done, n_shards, self.summary.n_rows)
+    def reporting_to(self, progress: FitProgress | None) -> Iterator[None]:
+        """Inside this context, `progress` receives the passes over all of the data."""
+        if progress is not None:
+            self.dataset.backend.on_shard = lambda done, n_shards: progress.passed(done, n_shards, self.summary.n_rows)
         try:
             yield
         finally:

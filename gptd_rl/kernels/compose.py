@@ -1,7 +1,7 @@
 """Sums and products of kernels: k₁ + k₂, k₁·k₂.
 
 θ of a composition lists the amplitudes of all parts, then their other parameters: v₀, b, … , a₁, … . A parameter name
-that several parts share gets the number of its part: k1.v0, k2.v0.
+that several parts share gets the number of its part: k1.v0, k2.v0; in nested compositions, of each level: k2.k1.v0.
 """
 
 from __future__ import annotations
@@ -101,11 +101,13 @@ class Composition(Kernel):
     def parameter_names(self) -> tuple[str, ...]:
         """Names of the entries of `theta`; shared ones with the number of their part."""
         count = Counter(name for part in self.parts for name in part.parameter_names)
-        names: dict[int, str] = {}
-        for number, (part, place) in enumerate(zip(self.parts, self.places, strict=True), 1):
-            for i, name in zip(place, part.parameter_names, strict=True):
-                names[int(i)] = name if count[name] == 1 else f"k{number}.{name}"
-        return tuple(names[i] for i in range(len(names)))
+        several = sum(len(place) > 0 for place in self.places) > 1
+        names = [
+            f"k{number}.{name}" if count[name] > 1 or ("." in name and several) else name
+            for number, part in enumerate(self.parts, 1)
+            for name in part.parameter_names
+        ]
+        return tuple(names[i] for i in np.argsort(np.concatenate(self.places)))
 
     @property
     def is_log(self) -> BoolArray:
@@ -317,14 +319,12 @@ class Product(Composition):
 
     def terms(self) -> list[tuple[BaseKernel, IntArray]]:
         """Products distribute over sums."""
-        expanded: list[tuple[tuple[Any, ...], IntArray]] = [((), np.zeros(0, dtype=np.int64))]
+        expanded: list[list[tuple[Any, IntArray]]] = [[]]
         for part, place in zip(self.parts, self.places, strict=True):
             expanded = [
-                ((*factors, term), np.concatenate([indices, place[inside]]))
-                for factors, indices in expanded
-                for term, inside in part.terms()
+                [*factors, *_factors(term, place[inside])] for factors in expanded for term, inside in part.terms()
             ]
-        return [_ordered(factors, indices) for factors, indices in expanded]
+        return [_multiply(factors) for factors in expanded]
 
     # The rank of a product of kernels of finite rank is the product of their ranks.
 
@@ -350,12 +350,20 @@ class Product(Composition):
         return C
 
 
-def _ordered(factors: tuple[Any, ...], indices: IntArray) -> tuple[BaseKernel, IntArray]:
-    """A product of terms, with the places of its parameters in the order of its own θ."""
+def _factors(term: BaseKernel, places: IntArray) -> list[tuple[BaseKernel, IntArray]]:
+    """Factors of a term, each with the places of its parameters."""
+    if not isinstance(term, Product):
+        return [(term, places)]
+    return [(factor, places[inside]) for factor, inside in zip(term.parts, term.places, strict=True)]
+
+
+def _multiply(factors: list[tuple[Any, IntArray]]) -> tuple[BaseKernel, IntArray]:
+    """A product of factors, with the places of its parameters in the order of its own θ."""
     if len(factors) == 1:
-        return factors[0], indices
-    product = Product(factors)
-    return product, np.asarray(indices[np.argsort(np.concatenate(product.places))])
+        return factors[0]
+    product = Product(tuple(factor for factor, _ in factors))
+    places = np.concatenate([place for _, place in factors])
+    return product, np.asarray(places[np.argsort(np.concatenate(product.places))])
 
 
 @dataclass(eq=False)

@@ -17,7 +17,7 @@ from typing import Any, ClassVar, Self
 import numpy as np
 
 from gptd_rl.kernels.base import Pairs, check_variance, describe_fixed, safe_log, short, unknown_names
-from gptd_rl.kernels.compose import Kernel
+from gptd_rl.kernels.compose import Kernel, Sum
 from gptd_rl.kernels.constant import Constant
 from gptd_rl.kernels.metric import Metric
 from gptd_rl.kernels.metrics import build_metric, describe_metric
@@ -114,9 +114,11 @@ class Stationary(Kernel):
         return ParameterSpace.log(1e-4 * variance, 1e4 * variance) + self.metric.space(scale)
 
     def initial(self, scale: DataScale, guess: Guess, rng: np.random.Generator) -> Self:
-        """Guess v₀ and the metric."""
+        """Guess v₀ and the metric, within the bounds."""
         metric = self.metric.initial(scale, guess.relevance, rng)
-        return replace(self, metric=metric, signal_variance=guess.signal_variance)
+        first = replace(self, metric=metric, signal_variance=guess.signal_variance)
+        space = self.space(scale)
+        return first.with_theta(np.clip(first.theta, space.lower, space.upper))
 
     def roughness(self, scale: DataScale) -> tuple[float, Array]:
         """½ Σ_ν std_ν² Ω_νν, and its gradient."""
@@ -320,7 +322,7 @@ class MultiScale(Stationary):
         return ParameterSpace(lower, upper, space.unit, np.full(len(narrow), np.nan))
 
 
-def paper_kernel(metric: Metric, signal_variance: float = 1.0, bias: float = 1.0, fixed: Iterable[str] = ()) -> Kernel:
+def paper_kernel(metric: Metric, signal_variance: float = 1.0, bias: float = 1.0, fixed: Iterable[str] = ()) -> Sum:
     """The paper's covariance k(x, x') = v₀·exp(−½d²_Ω) + b (eq. 3.3).
 
     Parameters

@@ -83,25 +83,3 @@ def require_sb3(purpose: str) -> None:
     """Raise an ImportError that names the missing extra."""
     if importlib.util.find_spec("stable_baselines3") is None:
         raise ImportError(f"{purpose} need Stable-Baselines3: install gptd-rl with the extra 'sb3'.")
-
-
-class Progress:
-    """A progress bar over transitions, if asked for."""
-
-    def __init__(self, show: bool, total: int) -> None:
-        self._bar: Any = None
-        if show:
-            from rich.progress import Progress
-
-            self._bar = Progress()
-            self._line = self._bar.add_task("learning", total=total)
-
-    def __enter__(self) -> Any:
-        if self._bar is None:
-            return lambda made: None
-        self._bar.start()
-        return lambda made: self._bar.update(self._line, completed=made)
-
-    def __exit__(self, *error: object) -> None:
-        if self._bar is not None:
-            self._bar.stop()

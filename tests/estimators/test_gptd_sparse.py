@@ -32,7 +32,7 @@ from gptd_rl.inference.model import Model
 from gptd_rl.inference.sparse import Solution, SparsePosterior
 from gptd_rl.inference.statistics import noise_moments, statistics
 from gptd_rl.kernels import paper_kernel
-from gptd_rl.progress import Watch
+from gptd_rl.progress import FitProgress
 from gptd_rl.selection import objectives
 from gptd_rl.selection import search as selection
 from gptd_rl.selection.bound import FixedBound
@@ -812,7 +812,7 @@ def seconds_left(rows: list[str]) -> list[int]:
 def walk_through(clock: list[float], n_passes: int) -> Bar:
     """Passes over 4 shards, each of which takes 10 s."""
     bar = Bar()
-    watch = Watch(bar)
+    watch = FitProgress(bar)
     for _ in range(n_passes):
         watch.passed(0, 4, 1_234_567)
         for done in (1, 2, 3, 4):
@@ -857,7 +857,7 @@ def test_the_time_left_is_right_from_the_beginning(clock):
 
 def fit_with_bar(monkeypatch: pytest.MonkeyPatch, **options: Any) -> tuple[GPTD, Bar]:
     bar = Bar()
-    monkeypatch.setattr(estimator, "watch", lambda show: contextlib.nullcontext(Watch(bar)))
+    monkeypatch.setattr(estimator, "watch", lambda show: contextlib.nullcontext(FitProgress(bar)))
     return quick(subset_size=12, **options).fit(in_shards(sampled(LINE, 100))), bar
 
 

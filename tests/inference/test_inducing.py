@@ -252,7 +252,7 @@ def test_selector_leaves_residuals_below_its_tolerance():
     assert 0 < len(Z) < 100
     assert_array_equal(Z, selector.select(model, n_rows=500))  # the same for the same model
     taken = np.array([np.flatnonzero((states == z).all(axis=1))[0] for z in Z])
-    signal = paper_kernel(model.kernel.metric, 50.0, 0.0)
+    signal = paper_kernel(METRICS["ard"](), 50.0, 0.0)
     assert np.diag(dense_residual(signal, states, taken)).max() <= 1e-2 * 50.0 + 1e-8
     assert len(selector.select(make_model("ard", signal_variance=50.0, bias=0.0), 500)) == len(Z)
 

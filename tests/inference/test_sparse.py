@@ -132,6 +132,10 @@ class Naive:
     noise: str
     inducing_points: np.ndarray
 
+    @property
+    def kernel(self) -> Any:
+        return self.model.kernel
+
     @cached_property
     def H(self) -> np.ndarray:
         return dense_H(self.data)
@@ -147,19 +151,19 @@ class Naive:
 
     def g(self, states: np.ndarray, others: np.ndarray) -> np.ndarray:
         """The kernel without its level."""
-        return naive_kernel(self.model.kernel, states, others) - self.model.kernel.bias
+        return naive_kernel(self.model.kernel, states, others) - self.kernel.bias
 
     def Psi(self, states: np.ndarray) -> np.ndarray:
         columns = [self.g(states, self.inducing_points)]
-        if self.model.kernel.bias > 0:
+        if self.kernel.bias > 0:
             columns.append(np.ones((len(states), 1)))
         return np.hstack(columns)
 
     @cached_property
     def prior(self) -> np.ndarray:
         """Λ⁻¹."""
-        kernel, m = self.model.kernel, len(self.inducing_points)
-        covariance = np.diag(np.full(m + (kernel.bias > 0), kernel.bias))
+        m = len(self.inducing_points)
+        covariance = self.kernel.bias * np.eye(m + (self.kernel.bias > 0))
         covariance[:m, :m] = np.linalg.inv(self.g(self.inducing_points, self.inducing_points))
         return covariance
 
@@ -594,12 +598,11 @@ def test_all_states_as_inducing_points_are_exact(mix, repeated, metric, bias, no
 
 def stable_bound(model: Model, data: Trajectories, states: np.ndarray) -> float:
     """The bound for σ²HHᵀ without Gram matrices: an orthogonal factor of [FᵀΨΛ^(−½)/σ; I], row by row."""
-    kernel, sigma = model.kernel, np.sqrt(model.noise_variance)
-    naive = Naive(model, data, "stochastic", states)
-    v0 = kernel.signal_variance
+    naive, sigma = Naive(model, data, "stochastic", states), np.sqrt(model.noise_variance)
+    v0 = naive.kernel.signal_variance
     L = np.linalg.cholesky(naive.g(states, states) + 1e-13 * v0 * np.eye(len(states)))
     A = linalg.solve_triangular(L, naive.g(states, data.states), lower=True).T
-    rows = np.column_stack([A, np.full(len(data), np.sqrt(kernel.bias)), naive_returns(data)])
+    rows = np.column_stack([A, np.full(len(data), np.sqrt(naive.kernel.bias)), naive_returns(data)])
     for z in naive_null_vectors(data).T:
         rows -= np.outer(z, z @ rows) / (z @ z)
     m = len(states) + 1

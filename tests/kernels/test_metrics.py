@@ -1,4 +1,4 @@
-"""The three metrics and the squared exponential over them, against the formula written out as a double loop."""
+"""The three metrics Ω: their matrices, parameters, distances and derivatives."""
 
 from __future__ import annotations
 
@@ -9,12 +9,9 @@ import numpy as np
 import pytest
 from numpy.testing import assert_allclose, assert_array_equal
 
-from gptd_rl.inference.model import Model, pack_gradient
-from gptd_rl.kernels import paper_kernel
-from gptd_rl.kernels import stationary as kernels
-from gptd_rl.kernels.metrics import ARD, FactorAnalysis, Isotropic
-from gptd_rl.kernels.stationary import SquaredExponential, lower_tiles
-from tests.helpers import METRICS, central_differences, make_model, naive_kernel
+from gptd_rl.kernels import ARD, DataScale, FactorAnalysis, Isotropic
+from gptd_rl.kernels.metrics import build_metric, describe_metric
+from tests.helpers import METRICS, central_differences
 
 NAN, INF = float("nan"), float("inf")
 
@@ -25,11 +22,6 @@ def metric(request):
 
 
 @pytest.fixture
-def kernel(metric) -> SquaredExponential:
-    return paper_kernel(metric, signal_variance=1.7, bias=0.4)
-
-
-@pytest.fixture
 def X() -> np.ndarray:
     return np.random.default_rng(0).normal(size=(11, 3))
 
@@ -37,9 +29,6 @@ def X() -> np.ndarray:
 @pytest.fixture
 def others() -> np.ndarray:
     return np.random.default_rng(1).normal(loc=2.0, size=(7, 3))
-
-
-# Metrics
 
 
 def test_matrices_by_hand():
@@ -149,46 +138,6 @@ BAD = {
         r"loadings must have shape \(3, .*got \(2, 3\)",
     ),
     "too few loadings": (lambda: FactorAnalysis([1.0, 1.0, 1.0], [1, 2]), ValueError, "loadings .*3.*2"),
-    "negative v0": (
-        lambda: paper_kernel(ARD([1.0]), signal_variance=-1.0),
-        ValueError,
-        "signal_variance must be finite and not negative; got -1",
-    ),
-    "NaN v0": (
-        lambda: paper_kernel(ARD([1.0]), signal_variance=NAN),
-        ValueError,
-        "signal_variance must be finite and not negative; got nan",
-    ),
-    "infinite bias": (
-        lambda: paper_kernel(ARD([1.0]), bias=INF),
-        ValueError,
-        "bias must be finite and not negative; got inf",
-    ),
-    "unknown parameter fixed": (
-        lambda: paper_kernel(ARD([1.0]), fixed=("b", "a2", "noise")),
-        ValueError,
-        r"fixed names \['a2', 'noise'\], but the parameters are \('v0', 'b', 'a1'\)",
-    ),
-    "states too narrow": (
-        lambda: paper_kernel(ARD([1.0, 1.0, 1.0]))(np.zeros((2, 2))),
-        ValueError,
-        "the kernel has 3 dimensions; got states of width 2",
-    ),
-    "other states too wide": (
-        lambda: paper_kernel(ARD([1.0, 1.0, 1.0]))(np.zeros((2, 3)), np.zeros((2, 5))),
-        ValueError,
-        "the kernel has 3 dimensions; got states of width 5",
-    ),
-    "narrow states in a triangle": (
-        lambda: paper_kernel(Isotropic(1.0, 3)).lower(np.zeros((2, 2))),
-        ValueError,
-        "the kernel has 3 dimensions; got states of width 2",
-    ),
-    "narrow states in a contraction": (
-        lambda: paper_kernel(Isotropic(1.0, 3)).contract_lower(np.eye(2), np.zeros((2, 2))),
-        ValueError,
-        "the kernel has 3 dimensions; got states of width 2",
-    ),
 }
 
 
@@ -199,158 +148,64 @@ def test_bad_input_is_refused(make, error, message):
     assert re.search(message, str(caught.value)), str(caught.value)
 
 
-# The kernel: values
-
-
-def test_kernel_by_hand():
-    kernel = paper_kernel(ARD([0.5, 2.0]), signal_variance=3.0, bias=0.25)
-    # d² = 0.5·2² + 2·1² = 4
-    assert_allclose(kernel(np.array([[0.0, 0.0]]), np.array([[2.0, 1.0]])), [[3 * np.exp(-2) + 0.25]])
-
-
-def test_kernel(kernel, X, others):
-    assert_allclose(kernel(X, others), naive_kernel(kernel, X, others), rtol=1e-12)
-    assert_allclose(kernel(X), naive_kernel(kernel, X, X), rtol=1e-12)
-    assert_allclose(kernel.diagonal(X), np.diag(naive_kernel(kernel, X, X)), rtol=1e-12)
-
-
-def test_kernel_far_from_the_origin(kernel, X, others):
-    """Distances of states near 10⁶ lose no digits to their squares."""
-    assert_allclose(kernel(X + 1e6, others + 1e6), kernel(X, others), rtol=1e-8)
-    assert_allclose(kernel.lower(X + 1e6), kernel.lower(X), rtol=1e-8)
-
-
-def test_kernel_never_exceeds_its_diagonal(kernel):
-    X = np.repeat(np.random.default_rng(0).normal(size=(5, 3)) * 1e3, 2, axis=0)
-    assert kernel(X).max() <= kernel.diagonal(X)[0]
-
-
-def test_no_states_give_an_empty_matrix(kernel, X):
-    assert kernel(X, np.zeros((0, 3))).shape == (11, 0)
-    assert kernel(np.zeros((0, 3)), X).shape == (0, 11)
-
-
-@pytest.mark.parametrize("tile", [1, 3, 11, 256])
-def test_lower_triangle(kernel, X, tile, monkeypatch):
-    monkeypatch.setattr(kernels, "TILE", tile)
-    assert_allclose(np.tril(kernel.lower(X)), np.tril(naive_kernel(kernel, X, X)), rtol=1e-12)
-
-
-@pytest.mark.parametrize("n", [0, 1, 4, 5, 9])
-def test_tiles_cover_the_triangle_once(n, monkeypatch):
-    monkeypatch.setattr(kernels, "TILE", 4)
-    times = np.zeros((n, n))
-    for rows, columns in lower_tiles(n):
-        times[rows, columns] += 1
-    assert (times[np.tril_indices(n)] == 1).all()
-    assert times.max(initial=0) <= 1
-
-
-# The kernel: parameters
-
-
-def test_theta_of_the_kernel(kernel, metric):
-    assert_allclose(kernel.theta, [np.log(1.7), np.log(0.4), *metric.theta])
-    assert kernel.parameter_names == ("v0", "b", *metric.parameter_names)
-    assert_array_equal(kernel.is_log, [True, True, *metric.is_log])
-    theta = kernel.theta + np.linspace(-0.2, 0.3, len(kernel.theta))
-    assert_allclose(kernel.with_theta(theta).theta, theta)
-
-
-def test_fixed_parameters_stay_named(metric):
-    kernel = paper_kernel(metric, fixed=["b"])
-    assert kernel.with_theta(kernel.theta).fixed == {"b"}
-
-
-def test_a_bias_or_relevance_of_zero_stays_zero():
-    kernel = paper_kernel(ARD([0.0, 1.0]), bias=0.0)
-    assert_array_equal(kernel.theta, [0, -INF, -INF, 0])
-    again = kernel.with_theta(kernel.theta)
-    assert again.bias == 0.0
-    assert_array_equal(again.metric.relevances, [0, 1])
-    assert_array_equal(Model(kernel, 0.1).is_free, [True, False, True, False, True])
-
-
 def test_a_metric_with_a_relevance_of_zero_has_a_theta():
     assert_array_equal(ARD([0.0, 1.0]).theta, [-INF, 0])
     assert_array_equal(Isotropic(0.0, 2).theta, [-INF])
 
 
-def test_kernels_are_frozen(kernel):
-    with pytest.raises(dataclasses.FrozenInstanceError):
-        kernel.bias = 3.0
+def test_take_inputs(metric):
+    inputs = np.array([2, 0])
+    some = metric.take_inputs(inputs)
+    assert type(some) is type(metric) and some.n_dims == 2
+    assert_allclose(some.matrix, metric.matrix[np.ix_(inputs, inputs)])
 
 
-# The kernel: contractions
+def test_grow_adds_a_direction(metric):
+    column = np.array([1.0, -2.0, 3.0])
+    grown = metric.grow(column)
+    assert grown.rank == metric.rank + 1
+    assert_allclose(grown.matrix, metric.matrix + np.outer(column, column))
 
 
-def contraction(kernel, A, states, others):
-    return central_differences(lambda theta: np.sum(A * kernel.with_theta(theta)(states, others)), kernel.theta)
+@pytest.mark.parametrize("relevance", [0.1, 1.0, 5.0])
+def test_initial_metric_has_the_relevance_guessed(metric, relevance):
+    """d² between states one standard deviation apart; directions come on top of a tenth of what ARD would guess."""
+    scale = DataScale(4.0, -3.0, np.array([0.5, 1.0, 20.0]), np.zeros(3, dtype=bool))
+    first = metric.initial(scale, relevance, np.random.default_rng(0))
+    d2 = float(scale.input_std**2 @ np.diag(first.matrix))
+    if metric.label == "ard":
+        assert_allclose(d2, relevance)
+    elif metric.label == "factor":
+        assert_allclose(d2, (0.1 + metric.rank) * relevance)
+    else:  # the geometric mean over inputs
+        assert_allclose(np.log(first.h), np.log(relevance / 3 / scale.input_std**2).mean())
+    space = metric.space(scale)
+    assert (space.lower <= first.theta).all() and (first.theta <= space.upper).all()
 
 
-def test_contraction(kernel, X, others):
-    A = np.random.default_rng(3).normal(size=(len(X), len(others)))
-    assert_allclose(kernel.contract(A, X, others), contraction(kernel, A, X, others), rtol=1e-6, atol=1e-8)
+def test_space_holds_constant_inputs_at_the_smallest_relevance():
+    scale = DataScale(4.0, -3.0, np.array([0.5, 1.0, 20.0]), np.array([False, True, False]))
+    space = METRICS["factor 2"]().space(scale)
+    assert_array_equal(np.flatnonzero(space.lower == space.upper), [1, 4, 7])
 
 
-@pytest.mark.parametrize("tile", [1, 3, 11, 256])
-def test_contraction_of_a_triangle(kernel, X, tile, monkeypatch):
-    monkeypatch.setattr(kernels, "TILE", tile)
-    A = np.random.default_rng(3).normal(size=(len(X), len(X)))
-    A += A.T
-    expected = contraction(kernel, A, X, X)
-    A[np.triu_indices(len(X), 1)] = NAN  # only the lower triangle is read ...
-    before = A.copy()
-    assert_allclose(kernel.contract_lower(A, X), expected, rtol=1e-6, atol=1e-8)
-    assert_array_equal(A, before)  # ... and nothing written
+def test_describe_and_build(metric):
+    again = build_metric(describe_metric(metric))
+    assert type(again) is type(metric)
+    assert_allclose(again.matrix, metric.matrix, rtol=1e-15)
+    assert_array_equal(build_metric(describe_metric(ARD([0.0, 2.0]))).relevances, [0.0, 2.0])
 
 
-def test_contraction_with_derivatives_by_loops(kernel, X):
-    """Without differences, to many digits: ∂K/∂log v₀, ∂K/∂log b, and ∂K/∂Ω through the metric."""
-    A = np.random.default_rng(4).normal(size=(len(X), len(X)))
-    by_v0 = by_b = 0.0
-    by_omega = np.zeros((3, 3))
-    for i in range(len(X)):
-        for j in range(len(X)):
-            d = X[i] - X[j]
-            k = 1.7 * np.exp(-0.5 * d @ kernel.metric.matrix @ d)
-            by_v0 += A[i, j] * k
-            by_b += A[i, j] * 0.4
-            by_omega -= 0.5 * A[i, j] * k * np.outer(d, d)
-    expected = [by_v0, by_b, *kernel.metric.pull_back(by_omega)]
-    assert_allclose(kernel.contract(A, X, X), expected, rtol=1e-10, atol=1e-12)
-    symmetric = 0.5 * (A + A.T)
-    assert_allclose(kernel.contract_lower(symmetric, X), expected, rtol=1e-10, atol=1e-12)
+def test_describe_refuses_other_classes_in_one_line():
+    class Mine(ARD):
+        pass
+
+    message = r"^metric class Mine is not one of Isotropic, ARD, FactorAnalysis, so it cannot be saved\.$"
+    with pytest.raises(TypeError, match=message):
+        describe_metric(Mine([1.0]))  # type: ignore[arg-type]
 
 
-def test_contraction_far_from_the_origin(kernel, X):
-    A = np.eye(len(X)) + 1.0
-    assert_allclose(kernel.contract_lower(A, X + 1e6), kernel.contract_lower(A, X), rtol=1e-7, atol=1e-8)
-
-
-# The model: kernel and noise in one vector
-
-
-@pytest.mark.parametrize("name", METRICS)
-def test_theta_of_the_model(name):
-    model = make_model(name)
-    kernel = model.kernel
-    assert_allclose(model.theta, [np.log(1.3), np.log(0.4), np.log(0.2), *kernel.metric.theta])
-    assert model.parameter_names == ("v0", "b", "noise", *kernel.metric.parameter_names)
-    assert_array_equal(model.is_log, [True, True, True, *kernel.metric.is_log])
-    theta = model.theta + np.linspace(-0.2, 0.3, len(model.theta))
-    assert_allclose(model.with_theta(theta).theta, theta)
-    assert model.with_noise(0.7).noise_variance == 0.7
-    assert model.with_noise(0.7).kernel is kernel
-
-
-def test_free_parameters():
-    model = make_model("ard", fixed=("v0", "a2"))
-    assert_array_equal(model.is_free, [False, True, True, True, False, True])
-    held = Model(model.kernel, 0.2, noise_is_fixed=True)
-    assert_array_equal(held.is_free, [False, True, False, True, False, True])
-    assert held.with_theta(held.theta).noise_is_fixed
-
-
-def test_gradients_are_packed_in_the_order_of_theta():
-    assert_array_equal(pack_gradient(np.array([1.0, 2.0, 4.0]), 3.0), [1, 2, 3, 4])
+def test_repr_is_short():
+    assert repr(Isotropic(0.7, 3)) == "Isotropic(0.7, n_dims=3)"
+    assert repr(ARD([1.0, 1 / 3])) == "ARD([1.0, 0.3333])"
+    assert repr(FactorAnalysis([1.0, 2.0], [3.0, 1e-9])) == "FactorAnalysis([1.0, 2.0], [[3.0], [1e-09]])"
