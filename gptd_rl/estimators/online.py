@@ -8,7 +8,7 @@ import numpy as np
 import scipy  # its submodules are imported at first use
 from numpy.typing import ArrayLike
 
-from gptd_rl.checks import as_states
+from gptd_rl.checks import as_states, is_count
 from gptd_rl.data.trajectories import Trajectories
 from gptd_rl.estimators.checks import NOISES
 from gptd_rl.estimators.gptd import GPTD
@@ -101,6 +101,16 @@ class OnlineGPTD(Parameters, SaveAndLoad):
         self.keep_history, self.forgetting = keep_history, forgetting
         assert kernel.n_dims is not None
         self._begin(np.arange(kernel.n_dims), kernel.n_dims)
+
+    def set_params(self, **params: Any) -> Self:
+        """Change the constructor's arguments; learning begins anew, since what was learnt depends on them."""
+        self._check_names(params)
+        new = type(self)(**self.get_params(deep=False) | params)  # refuses what makes no sense
+        super().set_params(**params)
+        if params:
+            same_width = len(self._inputs) == len(new._inputs)
+            self._begin(*((self._inputs, self.n_dims_) if same_width else (new._inputs, new.n_dims_)))
+        return self
 
     def _begin(self, inputs: IntArray, n_dims: int) -> None:
         """Begin with no data, of which only the columns `inputs` are used."""
@@ -236,6 +246,8 @@ class OnlineGPTD(Parameters, SaveAndLoad):
         cov : ndarray of shape (n, n)
             Only if `return_cov`.
         """
+        if return_std and return_cov:
+            raise ValueError("return_std and return_cov: ask for one of them.")
         x = self._check_states(states)
         mean = self.posterior_.mean(x)
         if return_cov:
@@ -263,7 +275,20 @@ class OnlineGPTD(Parameters, SaveAndLoad):
 
     @one_blas_thread()
     def sample(self, states: ArrayLike, n: int = 1, seed: int | np.random.Generator | None = None) -> Array:
-        """Joint posterior samples of V at all these states, of shape (n, m)."""
+        """Joint posterior samples of V at all these states.
+
+        Parameters
+        ----------
+        states : array-like of shape (m, n_dims)
+        n : int
+            Number of samples.
+        seed : int or Generator, optional
+
+        Returns
+        -------
+        values : ndarray of shape (n, m)
+        """
+        _expect(is_count(n), "n must be a whole number of 1 or more", n)
         return self.posterior_.sample(self._check_states(states), n, np.random.default_rng(seed))
 
     def _check_states(self, states: ArrayLike) -> Array:
