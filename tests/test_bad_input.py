@@ -55,7 +55,7 @@ def fitted() -> GPTD:
         (dict(n_jobs=True), r"^n_jobs must be .*; got True\.$"),
         (dict(kernel=Matern52(ARD([1.0, 1.0, 1.0, 1.0])) + Constant()), r"^the kernel has 4 dimensions; got states of"),
         (
-            dict(kernel=paper_kernel(ARD(np.ones(3))) * ActionDelta(2)),
+            dict(kernel=paper_kernel(ARD(np.ones(2))) * ActionDelta(2)),
             r"^the kernel reads discrete actions, .*GPTDQ\.$",
         ),
         (dict(kernel="factor", max_rank=0), r"max_rank must be .*got 0"),
@@ -187,7 +187,7 @@ def test_a_fixed_parameter_of_a_composed_kernel_stays(fitted):
     [
         ("matern", r"^kernel must be one of 'isotropic', .*; got 'matern'\.$"),
         (Matern52(ARD(np.ones(7))), r"^the kernel has 7 dimensions; got states of width \d\.$"),
-        (paper_kernel(ARD(np.ones(3))) * ActionDelta(2), r"^the kernel knows 2 actions; got 3\.$"),
+        (paper_kernel(ARD(np.ones(2))) * ActionDelta(2), r"^the kernel knows 2 actions; got 3\.$"),
     ],
     ids=["name", "width", "actions"],
 )

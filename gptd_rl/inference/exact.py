@@ -87,7 +87,7 @@ def fisher_information(model: Model, targets: Targets, step: float = 1e-4) -> Ar
     L = factorise(model, targets)
     whitened = np.zeros((len(model.theta), len(L), len(L)))
     for i in np.flatnonzero(np.isfinite(model.theta)):
-        ahead, behind = (_moved(model, i, sign * step) for sign in (1.0, -1.0))
+        ahead, behind = (_moved(model, int(i), sign * step) for sign in (1.0, -1.0))
         derivative = (covariance(ahead, targets) - covariance(behind, targets)) / (2.0 * step)
         half = linalg.half_solve(L, linalg.symmetrise_in_place(derivative))
         whitened[i] = linalg.half_solve(L, half.T)

@@ -58,7 +58,7 @@ def statistics(shard: Shard, features: InducingFeatures) -> Statistics:
     for block in shard.blocks:
         E = _target_features(shard, block, features, memory)
         if block.tails is not None:
-            # ΠΨ row by row: nearly all of a Gram matrix of Ψ may be along the tails, and would leave its rounding errors.
+            # ΠΨ row by row: subtracting Gram matrices would leave the rounding errors of the larger one.
             tails = _tail_features(block, E[:, :m], long)
             _add_gram(nullspace_gram, tails[block.whole])
             E[:, :m] -= block.tails.T @ tails

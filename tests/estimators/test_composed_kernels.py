@@ -31,7 +31,8 @@ def composed(n_dims: int = 2) -> Kernel:
 
 
 def sparse(kernel: Kernel, **options: Any) -> GPTD:
-    return GPTD(kernel, **(dict(method="sparse", subset_size=20, objective="thinned", thinning=10) | options))
+    defaults: dict[str, Any] = dict(method="sparse", subset_size=20, objective="thinned", thinning=10)
+    return GPTD(kernel, **(defaults | options))
 
 
 # -------------------------------------------------------------------------------------- states

@@ -23,7 +23,7 @@ from gptd_rl.inference.statistics import statistics
 from gptd_rl.kernels import SquaredExponential, paper_kernel
 from gptd_rl.kernels.metrics import ARD, Isotropic
 from gptd_rl.temporal.shards import Shard
-from tests.helpers import MIXES, NOISES, Reference, dense_H, make_model, row_places, sample
+from tests.helpers import METRICS, MIXES, NOISES, Reference, dense_H, make_model, row_places, sample
 
 MODEL = make_model("ard")
 SOMEWHERE = np.random.default_rng(99).normal(size=(12, 3))
@@ -175,7 +175,7 @@ def test_a_corridor_solved_by_hand():
 def test_dictionary_is_that_of_the_linear_dependence_test():
     data = sample([(50, False), (30, True)])
     v = make(tolerance=0.1).update(data)
-    expected = Dictionary.empty(SquaredExponential(MODEL.kernel.metric))
+    expected = Dictionary.empty(SquaredExponential(METRICS["ard"]()))
     for state in data.states:
         if expected.residuals(state[None])[0] > 0.1:
             expected = expected.extended(state)

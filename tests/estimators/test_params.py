@@ -101,7 +101,7 @@ def test_clone_has_the_parameters_and_nothing_learnt(name, fitted):
     for key in ours.keys() - {"kernel"}:
         assert ours[key] == theirs[key], key
     assert_array_equal(copy.kernel.theta, v.kernel.theta)
-    with pytest.raises(ValueError, match="call (fit|update)"):
+    with pytest.raises(ValueError, match=r"call (fit|update)"):
         answers(copy)
     assert_allclose(answers(fit(copy)), answers(v), rtol=1e-9)
 

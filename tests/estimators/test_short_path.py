@@ -23,7 +23,8 @@ SHARDING = {
 
 
 def quick(**options: Any) -> GPTD:
-    return GPTD("isotropic", **(dict(objective="marginal_likelihood", n_restarts=0) | options))
+    defaults: dict[str, Any] = dict(objective="marginal_likelihood", n_restarts=0)
+    return GPTD("isotropic", **(defaults | options))
 
 
 @pytest.fixture
