@@ -145,14 +145,14 @@ class Ours(Contestant):
         from gptd_rl.temporal.targets import build_targets
 
         self.data = self.problem.trajectories()
-        self.seen = build_targets(self.data, "stochastic")
+        self.targets = build_targets(self.data, "stochastic")
         blank = Model(paper_kernel(ARD(np.ones(self.data.n_dims))), 1.0)
         self.model = blank.with_theta(self.problem.theta)
 
     def evaluate(self) -> tuple[float, Array]:
         from gptd_rl.inference import exact
 
-        value, gradient = exact.evidence_and_gradient(self.model, self.seen)
+        value, gradient = exact.evidence_and_gradient(self.model, self.targets)
         return value.log_likelihood, -gradient
 
     def fit(self) -> float:

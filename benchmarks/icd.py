@@ -1,4 +1,4 @@
-"""How many states stand for all others? The centre and the right of the paper's figure of K (Section 6.1), measured.
+"""How many inducing points does a kernel need? The centre and the right of the paper's figure of K (Section 6.1), measured.
 
     python benchmarks/icd.py                     about half a minute
     python benchmarks/icd.py --out icd.png       also a picture
@@ -28,7 +28,7 @@ from tasks import Task, gridworld, pendulum
 
 from gptd_rl import GPTD, Trajectories
 from gptd_rl.inference.inducing import Subset, incomplete_cholesky
-from gptd_rl.kernels.stationary import SquaredExponential
+from gptd_rl.kernels import Kernel
 
 Array = NDArray[np.float64]
 
@@ -74,7 +74,7 @@ def measure(name: str, data: Trajectories, kernel: str, noise_variance: float | 
     return Curve(name, kernel, subset, errors, found)
 
 
-def approximation_errors(kernel: SquaredExponential, states: Array, chosen: Iterable[int]) -> Array:
+def approximation_errors(kernel: Kernel, states: Array, chosen: Iterable[int]) -> Array:
     """‖K − K̃‖_F after each of the states chosen, by elimination in the dense matrix."""
     left = kernel(states)
     errors = [np.linalg.norm(left)]

@@ -64,12 +64,12 @@ class Data:
     @classmethod
     def sample(cls, n: int, m: int, n_dims: int, seed: int) -> Data:
         from gptd_rl.inference.inducing import incomplete_cholesky
-        from gptd_rl.kernels import ARD, paper_kernel
+        from gptd_rl.kernels import ARD, SquaredExponential
 
         problem = Problem.sample(n, n_dims, seed)
         level = problem.returns.mean()
         candidates = problem.states[:: max(1, n // 8000)]
-        kernel = paper_kernel(ARD(np.exp(problem.theta[3:])), 1.0, 0.0)
+        kernel = SquaredExponential(ARD(np.exp(problem.theta[3:])))
         Z = candidates[incomplete_cholesky(kernel, candidates, m, rng=np.random.default_rng(seed)).indices]
         rng = np.random.default_rng(seed + 1)
         tests = rng.normal(size=(TEST_SIZE, n_dims))
@@ -110,7 +110,7 @@ class Ours(Peer):
         super().__init__(X, y, Z)
 
     def _set_up(self) -> None:
-        from gptd_rl.estimators.engines import open_dataset
+        from gptd_rl.sharding.dataset import open_dataset
 
         self.data = Problem(self.X, self.y, self.lengths).trajectories()
         self.dataset = open_dataset(self.data, "stochastic")

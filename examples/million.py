@@ -43,9 +43,9 @@ def main(args: Arguments) -> gptd_rl.GPTD:
 
         began = time.perf_counter()
         v = gptd_rl.GPTD(subset_size=args.subset_size).fit(paths)
-        assert v.subset_ is not None
+        assert v.inducing_points_ is not None
         print(f"fitted by the {v.method_} method: {time.perf_counter() - began:.0f} s")
-    print(f"{len(v.subset_)} states stand for all others; thinning {v.thinning_}; relevances {v.relevances_.round(2)}")
+    print(f"{len(v.inducing_points_)} inducing points, thinning {v.thinning_}, relevances {v.relevances_.round(2)}")
 
     fresh = collect(args, args.n_shards)[:2000]  # episodes that the model has not seen
     starts = fresh.states[fresh.starts]

@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 import gptd_rl.estimators.gptd
-from gptd_rl import ARD, GPTD, FactorAnalysis, Isotropic, Trajectories
+from gptd_rl import ARD, GPTD, GPTDQ, FactorAnalysis, Isotropic, Trajectories
 from gptd_rl.exceptions import NotFittedError
-from gptd_rl.kernels import paper_kernel
+from gptd_rl.kernels import ActionDelta, Constant, Matern52, paper_kernel
 from gptd_rl.memory import available_bytes
 from tests.helpers import MIXES, sample
 from tests.mdps import Gridworld, Spiral
@@ -50,6 +50,14 @@ def fitted() -> GPTD:
         (dict(thinning=3), r"thinning=3 needs objective='thinned'"),
         (dict(objective="thinned", thinning=0), r"thinning=0 needs .* 1 or more"),
         (dict(objective="thinned", thinning=2.5), r"thinning=2.5 needs .*whole number"),
+        (dict(n_jobs=0), r"^n_jobs must be None, a positive whole number, or −1 for all cores; got 0\.$"),
+        (dict(n_jobs=1.5), r"^n_jobs must be .*; got 1\.5\.$"),
+        (dict(n_jobs=True), r"^n_jobs must be .*; got True\.$"),
+        (dict(kernel=Matern52(ARD([1.0, 1.0, 1.0, 1.0])) + Constant()), r"^the kernel has 4 dimensions; got states of"),
+        (
+            dict(kernel=paper_kernel(ARD(np.ones(2))) * ActionDelta(2)),
+            r"^the kernel reads discrete actions, .*GPTDQ\.$",
+        ),
         (dict(kernel="factor", max_rank=0), r"max_rank must be .*got 0"),
         (dict(kernel="factor", max_rank=-1), r"max_rank must be .*got -1"),
     ],
@@ -154,6 +162,41 @@ def test_available_bytes_is_unknown_without_meminfo(monkeypatch):
 
     monkeypatch.setattr("builtins.open", nothing)
     assert available_bytes() is None
+
+
+# -------------------------------------------------------------------------------------- kernel objects
+
+
+def test_a_name_of_several_parameters_is_refused():
+    kernel = Matern52(ARD([1.0, 1.0])) + Matern52(ARD([0.1, 0.1])) + Constant()
+    with pytest.raises(ValueError, match=r"^'v0' is a parameter of several kernels: name one of k1\.v0, k2\.v0\.$"):
+        kernel.fix("v0")
+    held = kernel.fix("k2.v0", "k1.a2")
+    assert [n for n, free in zip(held.parameter_names, held.is_free, strict=True) if not free] == ["k2.v0", "k1.a2"]
+
+
+def test_a_fixed_parameter_of_a_composed_kernel_stays(fitted):
+    kernel = Matern52(ARD(np.ones(fitted.n_dims_))) + Matern52(Isotropic(0.1, fitted.n_dims_), 0.7) + Constant()
+    v = GPTD(kernel.fix("k2.v0"), objective="marginal_likelihood", n_restarts=0).fit(GOOD)
+    place = v.parameter_names_.index("k2.v0")
+    assert v.theta_[place] == pytest.approx(np.log(0.7))
+
+
+@pytest.mark.parametrize(
+    ("kernel", "message"),
+    [
+        ("matern", r"^kernel must be one of 'isotropic', .*; got 'matern'\.$"),
+        (Matern52(ARD(np.ones(7))), r"^the kernel has 7 dimensions; got states of width \d\.$"),
+        (paper_kernel(ARD(np.ones(2))) * ActionDelta(2), r"^the kernel knows 2 actions; got 3\.$"),
+    ],
+    ids=["name", "width", "actions"],
+)
+def test_kernels_of_q_are_checked_by_fit(kernel, message):
+    actions = np.arange(len(GOOD)) % 3
+    actions[GOOD.last] = 0
+    data = Trajectories(GOOD.states, GOOD.rewards, GOOD.discounts, GOOD.lengths, GOOD.terminated, actions)
+    with pytest.raises(ValueError, match=message):
+        GPTDQ(kernel).fit(data)
 
 
 # -------------------------------------------------------------------------------------- asking

@@ -97,7 +97,7 @@ class Estimator(Predictions, Parameters, InputPruning, SaveAndLoad):
             executor=executor,
             actions=actions,
         )
-        checks.check_kernel_width(self.kernel, engine.n_dims - actions.n_categorical, actions.n_categorical)
+        checks.check_kernel_width(self.kernel, engine.n_dims - actions.n_categorical, actions)
         return engine
 
     def _sparse_options(self, subset_size: int) -> SparseOptions:

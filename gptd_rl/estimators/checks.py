@@ -7,7 +7,8 @@ from typing import Any
 import numpy as np
 
 from gptd_rl.checks import check_choice, is_count
-from gptd_rl.kernels import Kernel
+from gptd_rl.data.actions import Actions, DiscreteActions
+from gptd_rl.kernels import ActionDelta, Kernel
 from gptd_rl.selection.variants import VARIANTS
 from gptd_rl.temporal.means import check_mean
 
@@ -49,14 +50,24 @@ def check_n_jobs(n_jobs: object) -> None:
         raise ValueError(f"n_jobs must be None, a positive whole number, or −1 for all cores; got {n_jobs!r}.")
 
 
-def check_kernel_width(kernel: str | Kernel, n_coordinates: int, n_categorical: int) -> None:
-    """Refuse a kernel object of another width than the data."""
+def check_kernel_width(kernel: str | Kernel, n_coordinates: int, actions: Actions) -> None:
+    """Refuse a kernel object of another width than the data, or for fewer actions."""
     if not isinstance(kernel, Kernel):
         return
     if kernel.n_dims not in (None, n_coordinates):
         raise ValueError(f"the kernel has {kernel.n_dims} dimensions; got states of width {n_coordinates}.")
-    if kernel.n_categorical > n_categorical:
+    if kernel.n_categorical > actions.n_categorical:
         raise ValueError("the kernel reads discrete actions, and there are none in these states: use GPTDQ.")
+    if isinstance(actions, DiscreteActions):
+        for delta in _action_kernels(kernel):
+            if delta.n_actions < actions.n:
+                raise ValueError(f"the kernel knows {delta.n_actions} actions; got {actions.n}.")
+
+
+def _action_kernels(kernel: Any) -> list[ActionDelta]:
+    if isinstance(kernel, ActionDelta):
+        return [kernel]
+    return [delta for part in getattr(kernel, "parts", ()) for delta in _action_kernels(part)]
 
 
 def _is_share(value: object) -> bool:

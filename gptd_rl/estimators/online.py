@@ -102,6 +102,16 @@ class OnlineGPTD(StatePredictions, Parameters, SaveAndLoad):
         assert kernel.n_dims is not None
         self._begin(np.arange(kernel.n_dims), kernel.n_dims)
 
+    def set_params(self, **params: Any) -> Self:
+        """Change the constructor's arguments; learning begins anew, since what was learnt depends on them."""
+        self._check_names(params)
+        new = type(self)(**self.get_params(deep=False) | params)  # refuses what makes no sense
+        super().set_params(**params)
+        if params:
+            same_width = len(self._columns) == len(new._columns)
+            self._begin(*((self._columns, self.n_dims_) if same_width else (new._columns, new.n_dims_)))
+        return self
+
     def _begin(self, inputs: IntArray, n_dims: int) -> None:
         """Begin with no data, of which only the columns `inputs` are used."""
         self._columns, self.n_dims_, self.n_transitions_ = inputs, n_dims, 0

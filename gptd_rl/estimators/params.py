@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import html
 import inspect
+from collections.abc import Iterable
 from typing import Any, Self
 
 import numpy as np
@@ -24,16 +25,23 @@ class Parameters:
 
     def set_params(self, **params: Any) -> Self:
         """Change the constructor's arguments; ``name__parameter`` reaches into a nested estimator."""
-        own = self.get_params(deep=False)
+        self._check_names(params)
         for name, value in params.items():
             outer, _, inner = name.partition("__")
-            if outer not in own:
-                raise ValueError(f"{type(self).__name__} has no parameter {name!r}; it has {sorted(own)}.")
             if inner:
                 getattr(self, outer).set_params(**{inner: value})
             else:
                 setattr(self, name, value)
         return self
+
+    def _check_names(self, params: Iterable[str]) -> None:
+        own = self.get_params(deep=False)
+        for name in params:
+            outer, _, inner = name.partition("__")
+            if outer not in own:
+                raise ValueError(f"{type(self).__name__} has no parameter {name!r}; it has {sorted(own)}.")
+            if inner and not hasattr(own[outer], "set_params"):
+                raise ValueError(f"{outer} of {type(self).__name__} is no estimator: it has no parameter {inner!r}.")
 
     def __repr__(self) -> str:
         defaults = inspect.signature(type(self)).parameters
@@ -56,6 +64,16 @@ class Parameters:
         fitted = html.escape(self._describe_fit() or "not fitted")
         name = type(self).__name__
         return f"<details><summary><b>{name}</b>: {fitted}</summary><table>{rows}</table></details>"
+
+    def __sklearn_tags__(self) -> Any:
+        """How scikit-learn sees the estimator; only scikit-learn asks."""
+        from sklearn.utils import Tags, TargetTags
+
+        return Tags(estimator_type=None, target_tags=TargetTags(required=False))
+
+    def __sklearn_is_fitted__(self) -> bool:
+        """Whether there is a posterior to ask."""
+        return hasattr(self, "posterior_")
 
     def _describe_fit(self) -> str:
         """One line about what was fitted; empty if nothing was."""

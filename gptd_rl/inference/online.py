@@ -304,7 +304,8 @@ class History:
     def append(self, state: Array) -> None:
         """Add a state, as yet without a row."""
         if self._n == len(self._table):
-            self._table = np.concatenate([self._table, np.zeros_like(self._table)])
+            more = np.zeros((max(64, self._n), self._table.shape[1]))
+            self._table = np.concatenate([self._table, more])
         self._table[self._n, 4:] = state
         self._n += 1
 

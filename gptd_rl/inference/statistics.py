@@ -57,12 +57,14 @@ def statistics(shard: Shard, features: InducingFeatures) -> Statistics:
     memory = np.empty((shard.block_size, m + 1))
     for block in shard.blocks:
         E = _target_features(shard, block, features, memory)
+        if block.tails is not None:
+            # ΠΨ row by row: subtracting Gram matrices would leave the rounding errors of the larger one.
+            tails = _tail_features(block, E[:, :m], long)
+            _add_gram(nullspace_gram, tails[block.whole])
+            E[:, :m] -= block.tails.T @ tails
         _add_gram(gram, E)
-        if block.tails is not None and block.whole.size:
-            _add_gram(nullspace_gram, block.tails[block.whole] @ E[:, :m])
         prior_trace += _prior_trace(shard, block, features.split.inducing)
     _add_gram(nullspace_gram, long)
-    gram[:m, :m] -= nullspace_gram
     return Statistics(gram, nullspace_gram, prior_trace, shard.n_rows, shard.log_jacobian)
 
 

@@ -10,6 +10,8 @@ from numpy.testing import assert_allclose, assert_array_equal
 import gptd_rl
 from gptd_rl import ARD, GPTD, FactorAnalysis, Isotropic, SquaredExponential, Trajectories
 from gptd_rl.kernels import Sum, paper_kernel
+from gptd_rl.selection.coordinates import Coordinates
+from gptd_rl.selection.scales import measure_scale
 from gptd_rl.selection.variants import SearchOptions
 from tests.helpers import METRICS, MIXES, NOISES, Reference, central_differences, make_model, sample
 from tests.mdps import Garnet, Gridworld, Spiral, Walk, rmse
@@ -210,9 +212,9 @@ def test_the_gradient_vanishes_where_the_search_ended(noisy):
         moved = v.theta_ + 0.3 * np.sign(slope) * (np.array(v.parameter_names_) == name)
         if abs(slope) > 0.05:  # then it must be a bound that stops it: a longer search would find no more than that
             assert v.log_marginal_likelihood(moved) - v.log_marginal_likelihood_ < 0.3 * abs(slope) + 1e-9
-            lower, upper = gptd_rl.selection.scales.Scales.of(noisy).bounds(v.model_, v.noise_floor)
-            i = v.parameter_names_.index(name)
-            assert np.isclose(t, lower[i]) or np.isclose(t, upper[i]), name
+            space = Coordinates.of(v.model_, measure_scale(noisy), v.noise_floor)
+            bounds = [space.unpack(x).theta[v.parameter_names_.index(name)] for x in (space.lower, space.upper)]
+            assert np.isclose(t, bounds).any(), name
 
 
 # -------------------------------------------------------------------------------------- predict

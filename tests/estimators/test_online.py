@@ -23,7 +23,7 @@ from gptd_rl.inference.statistics import statistics
 from gptd_rl.kernels import SquaredExponential, paper_kernel
 from gptd_rl.kernels.metrics import ARD, Isotropic
 from gptd_rl.temporal.shards import Shard
-from tests.helpers import MIXES, NOISES, Reference, dense_H, make_model, row_places, sample
+from tests.helpers import METRICS, MIXES, NOISES, Reference, dense_H, make_model, row_places, sample
 
 MODEL = make_model("ard")
 SOMEWHERE = np.random.default_rng(99).normal(size=(12, 3))
@@ -175,7 +175,7 @@ def test_a_corridor_solved_by_hand():
 def test_dictionary_is_that_of_the_linear_dependence_test():
     data = sample([(50, False), (30, True)])
     v = make(tolerance=0.1).update(data)
-    expected = Dictionary.empty(SquaredExponential(MODEL.kernel.metric))
+    expected = Dictionary.empty(SquaredExponential(METRICS["ard"]()))
     for state in data.states:
         if expected.residuals(state[None])[0] > 0.1:
             expected = expected.extended(state)
@@ -457,3 +457,57 @@ def test_predicting_too_early_or_for_other_states():
         v.predict([[0.0, np.nan, 1.0]])
     assert v.predict(np.zeros((0, 3))).shape == (0,)
     assert repr(v).startswith("OnlineGPTD(kernel=") and repr(v).endswith("# 1 transitions, 2 states in the dictionary")
+
+
+# -------------------------------------------------------------------------------------- in a file
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        dict(),
+        dict(noise="deterministic"),
+        dict(keep_history=False),
+        dict(max_size=6),
+        dict(forgetting=0.97),
+        dict(keep_history=False, forgetting=0.97, max_size=5),
+    ],
+    ids=str,
+)
+def test_a_model_saved_in_the_middle_of_a_segment_goes_on_as_if_nothing_had_happened(options, tmp_path):
+    data = sample([(20, False), (30, True), (20, False)])
+    moves = list(steps(data))
+    v = make(tolerance=0.2, **options)
+    for transition in moves[:33]:
+        v.update(transition)
+    again = OnlineGPTD.load(v.save(tmp_path / "v.gptd"))
+    assert (again.n_transitions_, again.n_dims_) == (33, 3)
+    assert_array_equal(again.dictionary_, v.dictionary_)
+    for transition in moves[33:]:
+        v.update(transition)
+        again.update(transition)
+        assert_array_equal(again.dictionary_, v.dictionary_)
+        for ours, theirs in zip(again.predict(SOMEWHERE, True), v.predict(SOMEWHERE, True), strict=True):
+            assert_allclose(ours, theirs, rtol=1e-8, atol=1e-10)
+    assert_allclose(again.confidence_interval(SOMEWHERE), v.confidence_interval(SOMEWHERE), rtol=1e-8)
+    assert again.n_transitions_ == v.n_transitions_ == data.n_transitions
+
+
+def test_a_model_that_has_seen_nothing_comes_back(tmp_path):
+    again = OnlineGPTD.load(make().save(tmp_path / "v.gptd"))
+    data = sample([(20, False)])
+    assert_array_equal(again.update(data).predict(SOMEWHERE), make().update(data).predict(SOMEWHERE))
+
+
+def test_a_model_of_some_inputs_comes_back(fitted, tmp_path):
+    v = OnlineGPTD.from_batch(fitted.prune(), data=fitted.data_)
+    again = OnlineGPTD.load(v.save(tmp_path / "v.gptd"))
+    x = np.random.default_rng(0).uniform(-1, 1, size=(20, 2))
+    assert_allclose(again.predict(x), v.predict(x), rtol=1e-9)
+    assert_array_equal(again.predict(x), again.predict(x * [1, 5]))
+
+
+def test_load_refuses_another_class(fitted, tmp_path):
+    path = fitted.save(tmp_path / "v.gptd")
+    with pytest.raises(ValueError, match=r"holds a GPTD, not a OnlineGPTD: gptd_rl\.load reads all\.$"):
+        OnlineGPTD.load(path)
