@@ -1,4 +1,4 @@
-"""How many inducing points does a kernel need? The centre and the right of the paper's figure of K (Section 6.1), measured.
+"""How many inducing points a kernel needs: the centre and the right of the paper's figure of K (Section 6.1), measured.
 
     python benchmarks/icd.py                     about half a minute
     python benchmarks/icd.py --out icd.png       also a picture

@@ -136,8 +136,8 @@ class InducingFeatures:
     def whiten_in_place(self, rows: Array) -> None:
         """Whiten the covariances in `rows` = [g, …], of shape (n, w), a contiguous array; other columns stay.
 
-        A triangular solve, not a product with L⁻¹: its rounding errors are like those of g(Z, Z) itself, and do not grow
-        with the condition of L.
+        A triangular solve, not a product with L⁻¹: its rounding errors are like those of g(Z, Z) itself, and do not
+        grow with the condition of L.
         """
         if self.whitened and len(rows):
             blas.dtrsm(1.0, self._padded_factor(rows.shape[1]), rows.T, side=0, lower=1, overwrite_b=1)
