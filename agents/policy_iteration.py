@@ -25,6 +25,7 @@ from gptd_rl.progress import step_bar
 from gptd_rl.rollouts.actions import ActionSet
 from gptd_rl.rollouts.environments import open_adapter
 from gptd_rl.sb3.logging import Callback, as_callback
+from gptd_rl.threads import one_blas_thread
 from gptd_rl.types import EnvLike
 
 
@@ -101,6 +102,7 @@ class PolicyIteration(BaseAgent):
 
     # ---------------------------------------------------------------------------------- learning
 
+    @one_blas_thread()
     def learn(
         self,
         total_timesteps: int,
@@ -152,10 +154,11 @@ class PolicyIteration(BaseAgent):
             warnings.warn(
                 f"no episode ended within {self.num_timesteps} steps, so no return could be measured: predict follows "
                 "the newest policy. Give the environment a time limit (gymnasium.wrappers.TimeLimit).",
-                stacklevel=2,
+                stacklevel=3,
             )
         return self
 
+    @one_blas_thread()
     def learn_offline(self, data: Trajectories) -> Self:
         """Improve the policy from data of any policy, without an environment.
 

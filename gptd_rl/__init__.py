@@ -14,7 +14,7 @@ from gptd_rl.exceptions import CollectionError
 from gptd_rl.kernels.metrics import ARD, FactorAnalysis, Isotropic
 from gptd_rl.kernels.stationary import SquaredExponential
 from gptd_rl.rollouts.collect import collect
-from gptd_rl.version import __version__
+from gptd_rl.version import __version__ as __version__
 
 if TYPE_CHECKING:
     from gptd_rl.evaluation.evaluate import evaluate_agent
@@ -49,7 +49,6 @@ __all__ = [
     "SquaredExponential",
     "Trajectories",
     "Transition",
-    "__version__",
     "collect",
     "collect_to_minari",
     "evaluate_agent",

@@ -135,6 +135,15 @@ def test_modules_form_no_cycle() -> None:
         visit(module, ())
 
 
+def test_class_names_stand_once() -> None:
+    places: dict[str, list[str]] = {}
+    for module, path in SOURCES.items():
+        for node in ast.parse(path.read_text(encoding="utf-8")).body:
+            if isinstance(node, ast.ClassDef):
+                places.setdefault(node.name, []).append(module)
+    assert not {name: modules for name, modules in places.items() if len(modules) > 1}
+
+
 @pytest.mark.parametrize("module", sorted(SOURCES))
 def test_modules_and_functions_are_short(module: str) -> None:
     text = SOURCES[module].read_text(encoding="utf-8")

@@ -10,7 +10,6 @@ from dataclasses import replace
 from typing import Any, Literal, Self, overload
 
 import numpy as np
-import scipy  # its submodules are imported at first use
 from numpy.typing import ArrayLike
 
 from gptd_rl.checks import as_states, is_count
@@ -20,6 +19,7 @@ from gptd_rl.estimators import checks
 from gptd_rl.estimators.engines import Engine
 from gptd_rl.estimators.fitted import FittedModel, arrays_of, fitted_from
 from gptd_rl.estimators.params import Parameters
+from gptd_rl.estimators.predictions import Predictions
 from gptd_rl.estimators.pruning import InputPruning
 from gptd_rl.estimators.sparse_engine import CANDIDATES_PER_POINT, SparseOptions, make_engine, remake_engine
 from gptd_rl.estimators.storage import SaveAndLoad
@@ -29,7 +29,6 @@ from gptd_rl.inference.posterior import Evidence
 from gptd_rl.inference.sparse import SparseVariance
 from gptd_rl.kernels import ActionDelta, Kernel
 from gptd_rl.kernels import registry as kernel_registry
-from gptd_rl.memory import available_bytes
 from gptd_rl.progress import fit_progress
 from gptd_rl.selection import thinning
 from gptd_rl.selection.scales import measure_scale
@@ -42,7 +41,7 @@ from gptd_rl.threads import one_blas_thread
 from gptd_rl.types import Array, DataLike
 
 
-class Estimator(Parameters, InputPruning, SaveAndLoad):
+class Estimator(Predictions, Parameters, InputPruning, SaveAndLoad):
     """Model selection and inference for a value function of states, or of pairs of a state and an action.
 
     Parameters and attributes are explained where users meet them, in `GPTD` and in `GPTDQ`.
@@ -268,42 +267,7 @@ class Estimator(Parameters, InputPruning, SaveAndLoad):
 
     mean_: Mean = None
 
-    # ---------------------------------------------------------------------------------- predictions
-
-    def _moments(self, rows: Array, return_std: bool, return_cov: bool = False) -> Any:
-        """Posterior mean at checked states or pairs and, if asked, standard deviation or covariance."""
-        if return_std and return_cov:
-            raise ValueError("return_std and return_cov: ask for one of them.")
-        x = rows[:, self._columns]
-        mean = self._prior_mean(rows) + self.posterior_.mean(x)
-        if return_cov:
-            return mean, self.posterior_.covariance(x)
-        return (mean, np.sqrt(self.posterior_.variance(x))) if return_std else mean
-
-    def _interval(self, rows: Array, level: float) -> tuple[Array, Array]:
-        """Interval at checked states or pairs, two arrays of shape (m,)."""
-        if not 0.0 < level < 1.0:
-            raise ValueError(f"level must lie between 0 and 1; got {level}.")
-        x = rows[:, self._columns]
-        mean = self._prior_mean(rows) + self.posterior_.mean(x)
-        half = scipy.special.ndtri(0.5 + 0.5 * level) * np.sqrt(self.posterior_.interval_variance(x))
-        return mean - half, mean + half
-
-    def _sample(self, rows: Array, n: int, seed: int | np.random.Generator | None, what: str) -> Array:
-        """Joint posterior samples at checked states or pairs, of shape (n, m)."""
-        if not is_count(n):
-            raise ValueError(f"n must be a whole number of 1 or more; got {n!r}.")
-        needed, free = 4 * 8 * len(rows) ** 2, available_bytes()  # the covariance, its factor, and products on the way
-        if free is not None and needed > free:
-            raise ValueError(
-                f"a joint sample over {what} needs {needed / 2**30:.1f} GiB, and {free / 2**30:.1f} GiB are free: "
-                "ask for fewer states at a time."
-            )
-        if not len(rows):
-            return np.zeros((n, 0))
-        rng = np.random.default_rng(seed)
-        values: Array = self._prior_mean(rows) + self.posterior_.sample(rows[:, self._columns], n, rng)
-        return values
+    # ---------------------------------------------------------------------------------- evidence
 
     @overload
     def log_marginal_likelihood(self, theta: ArrayLike | None = ..., eval_gradient: Literal[False] = ...) -> float: ...

@@ -10,17 +10,19 @@ cross-validated, with whole episodes left out, so its guarantee holds only appro
 from __future__ import annotations
 
 import copy
-import inspect
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, Self
 
 import numpy as np
+from joblib import Parallel, delayed
 from numpy.typing import ArrayLike
 
 from gptd_rl.checks import as_states, is_count
 from gptd_rl.data.trajectories import Trajectories
+from gptd_rl.estimators.checks import check_n_jobs
 from gptd_rl.estimators.gptdq import GPTDQ
+from gptd_rl.estimators.params import Parameters
 from gptd_rl.exceptions import NotFittedError
 from gptd_rl.sharding.sources import Sources
 from gptd_rl.temporal.means import values_at
@@ -55,7 +57,7 @@ class ValueEstimator(Protocol):
         ...
 
 
-class Calibrated:
+class Calibrated(Parameters):
     """An estimator of V whose intervals are calibrated on left-out episodes: ``value ± q(level)·scale(x)``.
 
     scale(x) is the root mean square of the left-out errors near x, and q(level) the conformal quantile of left-out
@@ -70,6 +72,8 @@ class Calibrated:
         Folds of the cross-validation, of whole episodes. A single run is cut into pieces.
     random_state : int
         Seed of the folds.
+    n_jobs : int, optional
+        Folds that are computed at the same time, through joblib; −1 for all cores.
 
     Attributes
     ----------
@@ -101,10 +105,13 @@ class Calibrated:
 
     estimator_: Any
 
-    def __init__(self, estimator: ValueEstimator, *, n_folds: int = N_FOLDS, random_state: int = 0) -> None:
+    def __init__(
+        self, estimator: ValueEstimator, *, n_folds: int = N_FOLDS, random_state: int = 0, n_jobs: int | None = None
+    ) -> None:
         self.estimator = estimator
         self.n_folds = n_folds
         self.random_state = random_state
+        self.n_jobs = n_jobs
 
     def fit(self, data: DataLike, *, gamma: float | None = None) -> Self:
         """Fit the estimator, and calibrate it on left-out episodes.
@@ -123,7 +130,9 @@ class Calibrated:
         values = getattr(estimator, "cross_val_values_", None)
         if values is None:
             learner: Learner = lambda train: estimator.condition(train).predict  # noqa: E731
-            values = cross_val_predict([learner], whole, n_folds=self.n_folds, seed=self.random_state)[:, 0]
+            values = cross_val_predict(
+                [learner], whole, n_folds=self.n_folds, seed=self.random_state, n_jobs=self.n_jobs
+            )[:, 0]
         self.estimator_, self.cross_val_values_ = estimator, values
         relevances = getattr(estimator, "relevances_", None)
         weights = None if relevances is None else np.sqrt(relevances + 1e-9 * relevances.max())
@@ -201,31 +210,8 @@ class Calibrated:
             "a Calibrated estimator cannot be saved: save its estimator_, or fit it again where it is needed."
         )
 
-    def get_params(self, deep: bool = True) -> dict[str, Any]:
-        """Return the constructor's arguments; if `deep`, also those of the estimator, as ``estimator__<name>``."""
-        params = {name: getattr(self, name) for name in inspect.signature(type(self)).parameters}
-        if deep and hasattr(self.estimator, "get_params"):
-            params |= {f"estimator__{name}": value for name, value in self.estimator.get_params().items()}
-        return params
-
-    def set_params(self, **params: Any) -> Self:
-        """Change the constructor's arguments, or those of the estimator, as ``estimator__<name>``."""
-        own = self.get_params(deep=False)
-        for name, value in params.items():
-            if name.startswith("estimator__") and hasattr(self.estimator, "set_params"):
-                self.estimator.set_params(**{name.removeprefix("estimator__"): value})
-            elif name in own:
-                setattr(self, name, value)
-            else:
-                raise ValueError(f"Calibrated has no parameter {name!r}; it has {sorted(self.get_params())}.")
-        return self
-
-    def __repr__(self) -> str:
-        defaults = inspect.signature(type(self)).parameters
-        changed = {
-            n: v for n, v in self.get_params(deep=False).items() if n != "estimator" and v != defaults[n].default
-        }
-        return f"Calibrated({', '.join([repr(self.estimator), *(f'{n}={v!r}' for n, v in changed.items())])})"
+    def _describe_fit(self) -> str:
+        return f"fitted: {self.n_folds} folds" if hasattr(self, "estimator_") else ""
 
     def _check_parameters(self) -> None:
         complete = all(hasattr(self.estimator, name) for name in ("fit", "predict"))
@@ -233,6 +219,7 @@ class Calibrated:
             raise TypeError(f"estimator must be an estimator of V, such as GPTD(); got {self.estimator!r}.")
         if not is_count(self.n_folds) or self.n_folds < 2:
             raise ValueError(f"n_folds must be a whole number of 2 or more; got {self.n_folds!r}.")
+        check_n_jobs(self.n_jobs)
 
     def _check_fitted(self) -> None:
         if not hasattr(self, "estimator_"):
@@ -326,7 +313,12 @@ def calibrate(
 
 
 def cross_val_predict(
-    learners: Sequence[Learner], data: Trajectories, *, n_folds: int = N_FOLDS, seed: int = 0
+    learners: Sequence[Learner],
+    data: Trajectories,
+    *,
+    n_folds: int = N_FOLDS,
+    seed: int = 0,
+    n_jobs: int | None = None,
 ) -> Array:
     """Values of each state by learners trained without its episode.
 
@@ -338,6 +330,8 @@ def cross_val_predict(
         A single segment is cut into pieces, which are left out instead.
     n_folds : int
     seed : int
+    n_jobs : int, optional
+        Folds at the same time, through joblib.
 
     Returns
     -------
@@ -352,14 +346,17 @@ def cross_val_predict(
             )
         inner = np.ones(len(pieces), dtype=bool)
         inner[pieces.last[:-1]] = False  # the first state of the next piece
-        return cross_val_predict(learners, pieces, n_folds=n_folds, seed=seed)[inner]
+        return cross_val_predict(learners, pieces, n_folds=n_folds, seed=seed, n_jobs=n_jobs)[inner]
     fold = folds(np.arange(data.n_segments, dtype=np.int64), n_folds, seed)
-    values = np.zeros((len(data), len(learners)))
-    for f in np.unique(fold):
+
+    def predict(f: int) -> list[Array]:
         train, test = data[np.flatnonzero(fold != f)], data[np.flatnonzero(fold == f)]
-        rows = np.isin(data.segment_of, np.flatnonzero(fold == f))
-        for j, learner in enumerate(learners):
-            values[rows, j] = values_at(learner(train), test)
+        return [values_at(learner(train), test) for learner in learners]
+
+    values, names = np.zeros((len(data), len(learners))), np.unique(fold)
+    predicted = Parallel(n_jobs=n_jobs, prefer="threads")(delayed(predict)(f) for f in names)
+    for f, columns in zip(names, predicted, strict=True):
+        values[np.isin(data.segment_of, np.flatnonzero(fold == f))] = np.column_stack(columns)
     return values
 
 

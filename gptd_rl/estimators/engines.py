@@ -142,7 +142,7 @@ class ExactEngine:
         return SelectionProblem.of(self.contiguous_sample, self.noise, name, every, self.scale)
 
     def reporting_to(self, progress: FitProgress | None) -> AbstractContextManager[None]:
-        """There are no passes to tell of."""
+        """There are no passes to report."""
         return nullcontext()
 
     def condition(self, model: Model, every: int) -> ExactPosterior:

@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal, Self, overload
+from typing import Any, Self
 
-import numpy as np
-from numpy.typing import ArrayLike
-
-from gptd_rl.checks import as_vector
 from gptd_rl.data.actions import NO_ACTIONS
 from gptd_rl.estimators.base import Estimator
+from gptd_rl.estimators.predictions import StatePredictions
 from gptd_rl.estimators.storage import storable
 from gptd_rl.threads import one_blas_thread
-from gptd_rl.types import Array, DataLike
+from gptd_rl.types import DataLike
 
 
 @storable
-class GPTD(Estimator):
+class GPTD(Estimator, StatePredictions):
     """Gaussian-process temporal-difference learning of V, which selects its own kernel.
 
     Parameters
@@ -171,94 +168,3 @@ class GPTD(Estimator):
         GPTD
         """
         return self._condition(data, gamma, executor, inducing_points)
-
-    # ---------------------------------------------------------------------------------- predicting
-
-    @overload
-    def predict(
-        self, states: ArrayLike, return_std: Literal[False] = ..., return_cov: Literal[False] = ...
-    ) -> Array: ...
-
-    @overload
-    def predict(
-        self, states: ArrayLike, return_std: Literal[True], return_cov: Literal[False] = ...
-    ) -> tuple[Array, Array]: ...
-
-    @overload
-    def predict(
-        self, states: ArrayLike, return_std: Literal[False] = ..., *, return_cov: Literal[True]
-    ) -> tuple[Array, Array]: ...
-
-    @one_blas_thread()
-    def predict(
-        self, states: ArrayLike, return_std: bool = False, return_cov: bool = False
-    ) -> Array | tuple[Array, Array]:
-        """Posterior mean of V and, if asked, its standard deviation or covariance under the model (eqs. 9 and 10).
-
-        Parameters
-        ----------
-        states : array-like of shape (m, n_dims)
-        return_std, return_cov : bool
-            The paper's posterior, which takes the residuals of the returns for independent. In a stochastic system they
-            are not: `confidence_interval` is the honest one.
-
-        Returns
-        -------
-        mean : ndarray of shape (m,)
-        std : ndarray of shape (m,)
-            Only if `return_std`.
-        cov : ndarray of shape (m, m)
-            Only if `return_cov`.
-        """
-        answer: Array | tuple[Array, Array] = self._moments(self._check_states(states), return_std, return_cov)
-        return answer
-
-    @one_blas_thread()
-    def sample(self, states: ArrayLike, n: int = 1, seed: int | np.random.Generator | None = None) -> Array:
-        """Joint posterior samples of V at all these states.
-
-        Parameters
-        ----------
-        states : array-like of shape (m, n_dims)
-        n : int
-            Number of samples.
-        seed : int or Generator, optional
-
-        Returns
-        -------
-        values : ndarray of shape (n, m)
-        """
-        x = self._check_states(states)
-        return self._sample(x, n, seed, f"{len(x)} states")
-
-    def score(self, states: ArrayLike, values: ArrayLike) -> float:
-        """Coefficient of determination R² of the posterior mean, as scikit-learn's regressors have it.
-
-        Parameters
-        ----------
-        states : array-like of shape (m, n_dims)
-        values : array-like of shape (m,)
-            True values, such as returns of rollouts.
-        """
-        x = self._check_states(states)
-        y = as_vector(values, len(x), "values")
-        residual, total = float(((y - self.predict(x)) ** 2).sum()), float(((y - y.mean()) ** 2).sum())
-        return 1.0 - residual / total if total > 0.0 else float(residual == 0.0)
-
-    @one_blas_thread()
-    def confidence_interval(self, states: ArrayLike, level: float = 0.95) -> tuple[Array, Array]:
-        """Interval that holds V(x) with probability `level`, with the noise correlated as it is in a Markov chain.
-
-        Its variance is what the prior leaves open plus the sampling noise Σ_t δ_t² u_t² of the TD errors δ_t, and
-        never less than the posterior's.
-
-        Parameters
-        ----------
-        states : array-like of shape (m, n_dims)
-        level : float
-
-        Returns
-        -------
-        lower, upper : ndarray of shape (m,)
-        """
-        return self._interval(self._check_states(states), level)

@@ -198,7 +198,7 @@ class GPTDQ(GreedyQ):
           problem of Bellman residuals). σ²I has this bias at every step, cut or not; σ²HHᵀ has it at the cuts, and
           not at all for terminated episodes of π itself. It can be larger than the spread of Q, more data do not
           reduce it, and `confidence_interval` does not know of it.
-        - where the data never took π's actions: there Q is what the kernel makes of its neighbours. The standard
+        - where the data never took π's actions: there Q is extrapolated by the kernel. The standard
           deviation grows there, but all values that lead there depend on this guess, too.
 
         Recurrent policies cannot be asked about single states, and are not meant here.

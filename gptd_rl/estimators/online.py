@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal, NamedTuple, Self, overload
+from typing import Any, NamedTuple, Self
 
 import numpy as np
-import scipy  # its submodules are imported at first use
 from numpy.typing import ArrayLike
 
-from gptd_rl.checks import as_states, is_count
+from gptd_rl.checks import as_states
 from gptd_rl.data.trajectories import Trajectories
 from gptd_rl.estimators.checks import NOISES
 from gptd_rl.estimators.gptd import GPTD
 from gptd_rl.estimators.params import Parameters
+from gptd_rl.estimators.predictions import StatePredictions
 from gptd_rl.estimators.storage import SaveAndLoad, storable
 from gptd_rl.exceptions import NotFittedError
 from gptd_rl.inference.inducing import Dictionary
@@ -35,7 +35,7 @@ class Transition(NamedTuple):
 
 
 @storable
-class OnlineGPTD(Parameters, SaveAndLoad):
+class OnlineGPTD(StatePredictions, Parameters, SaveAndLoad):
     """Gaussian-process temporal-difference learning of V, one transition at a time, with a kernel that is given.
 
     Parameters
@@ -108,13 +108,13 @@ class OnlineGPTD(Parameters, SaveAndLoad):
         new = type(self)(**self.get_params(deep=False) | params)  # refuses what makes no sense
         super().set_params(**params)
         if params:
-            same_width = len(self._inputs) == len(new._inputs)
-            self._begin(*((self._inputs, self.n_dims_) if same_width else (new._inputs, new.n_dims_)))
+            same_width = len(self._columns) == len(new._columns)
+            self._begin(*((self._columns, self.n_dims_) if same_width else (new._columns, new.n_dims_)))
         return self
 
     def _begin(self, inputs: IntArray, n_dims: int) -> None:
         """Begin with no data, of which only the columns `inputs` are used."""
-        self._inputs, self.n_dims_, self.n_transitions_ = inputs, n_dims, 0
+        self._columns, self.n_dims_, self.n_transitions_ = inputs, n_dims, 0
         self.n_features_in_ = n_dims
         self._chosen: list[Array] = []
         self._running_state: Array | None = None
@@ -191,11 +191,11 @@ class OnlineGPTD(Parameters, SaveAndLoad):
         return self
 
     def _start(self, state: Array) -> None:
-        self.posterior_.start(state[self._inputs])
+        self.posterior_.start(state[self._columns])
         self._note(state)
 
     def _step(self, reward: float, discount: float, next_state: Array) -> None:
-        self.posterior_.step(reward, discount, next_state[self._inputs])
+        self.posterior_.step(reward, discount, next_state[self._columns])
         self._note(next_state)
         self.n_transitions_ += 1
 
@@ -209,94 +209,14 @@ class OnlineGPTD(Parameters, SaveAndLoad):
         if len(self.posterior_.inducing_points) > len(self._chosen):
             self._chosen.append(state.copy())
 
-    # ---------------------------------------------------------------------------------- predicting
-
-    @overload
-    def predict(
-        self, states: ArrayLike, return_std: Literal[False] = ..., return_cov: Literal[False] = ...
-    ) -> Array: ...
-
-    @overload
-    def predict(
-        self, states: ArrayLike, return_std: Literal[True], return_cov: Literal[False] = ...
-    ) -> tuple[Array, Array]: ...
-
-    @overload
-    def predict(
-        self, states: ArrayLike, return_std: Literal[False] = ..., *, return_cov: Literal[True]
-    ) -> tuple[Array, Array]: ...
-
-    @one_blas_thread()
-    def predict(
-        self, states: ArrayLike, return_std: bool = False, return_cov: bool = False
-    ) -> Array | tuple[Array, Array]:
-        """Posterior mean of V and, if asked, its standard deviation or covariance.
-
-        Parameters
-        ----------
-        states : array-like of shape (n, n_dims)
-        return_std, return_cov : bool
-            Those of the projected process. As in `GPTD.predict`, the residuals of the returns count as independent.
-
-        Returns
-        -------
-        mean : ndarray of shape (n,)
-        std : ndarray of shape (n,)
-            Only if `return_std`.
-        cov : ndarray of shape (n, n)
-            Only if `return_cov`.
-        """
-        if return_std and return_cov:
-            raise ValueError("return_std and return_cov: ask for one of them.")
-        x = self._check_states(states)
-        mean = self.posterior_.mean(x)
-        if return_cov:
-            return mean, self.posterior_.covariance(x)
-        return (mean, np.sqrt(self.posterior_.variance(x))) if return_std else mean
-
-    @one_blas_thread()
-    def confidence_interval(self, states: ArrayLike, level: float = 0.95) -> tuple[Array, Array]:
-        """Interval that holds V(x) with probability `level`; TD errors count as they were when they were made.
-
-        Parameters
-        ----------
-        states : array-like of shape (n, n_dims)
-        level : float
-
-        Returns
-        -------
-        lower, upper : ndarray of shape (n,)
-        """
-        _expect(0.0 < level < 1.0, "level must lie between 0 and 1", level)
-        x = self._check_states(states)
-        mean = self.posterior_.mean(x)
-        half = scipy.special.ndtri(0.5 + 0.5 * level) * np.sqrt(self.posterior_.interval_variance(x))
-        return mean - half, mean + half
-
-    @one_blas_thread()
-    def sample(self, states: ArrayLike, n: int = 1, seed: int | np.random.Generator | None = None) -> Array:
-        """Joint posterior samples of V at all these states.
-
-        Parameters
-        ----------
-        states : array-like of shape (m, n_dims)
-        n : int
-            Number of samples.
-        seed : int or Generator, optional
-
-        Returns
-        -------
-        values : ndarray of shape (n, m)
-        """
-        _expect(is_count(n), "n must be a whole number of 1 or more", n)
-        return self.posterior_.sample(self._check_states(states), n, np.random.default_rng(seed))
+    # ---------------------------------------------------------------------------------- checks
 
     def _check_states(self, states: ArrayLike) -> Array:
         if not self._chosen:
             raise NotFittedError("this OnlineGPTD has seen no transition yet: call update(…) first.")
         x = as_states(states, name="states")
         self._check_width(x.shape[1])
-        return x[:, self._inputs]
+        return x
 
     def _check_width(self, width: int) -> None:
         if width != self.n_dims_:
@@ -310,7 +230,7 @@ class OnlineGPTD(Parameters, SaveAndLoad):
         params = self.get_params(deep=False) | dict(kernel=registry.describe(self.kernel))
         arrays: dict[str, Any] = dict(
             theta=self.kernel.theta,
-            inputs=self._inputs,
+            inputs=self._columns,
             dictionary=self.dictionary_,
             gram=p.weights.gram,
             moment=p.weights.moment,
@@ -333,7 +253,7 @@ class OnlineGPTD(Parameters, SaveAndLoad):
         new._begin(arrays["inputs"], header["n_dims"])
         new.n_transitions_, new._chosen = header["n_transitions"], list(arrays["dictionary"])
         p = new.posterior_
-        for state in arrays["dictionary"][:, new._inputs]:
+        for state in arrays["dictionary"][:, new._columns]:
             p.dictionary = Dictionary.extended(p.dictionary, state)
         p.weights.gram, p.weights.moment, p.moments = arrays["gram"], arrays["moment"], arrays["moments"]
         if p.history is not None:
@@ -341,7 +261,7 @@ class OnlineGPTD(Parameters, SaveAndLoad):
         if "running" in header:
             new._running_state = arrays["running_state"]
             p.running = RunningSegment(
-                arrays["running_state"][new._inputs],
+                arrays["running_state"][new._columns],
                 arrays["f"],
                 header["running"]["q"],
                 header["running"]["h"],

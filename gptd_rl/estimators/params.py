@@ -46,7 +46,11 @@ class Parameters:
     def __repr__(self) -> str:
         defaults = inspect.signature(type(self)).parameters
         own = self.get_params(deep=False)
-        changed = [f"{n}={v!r}" for n, v in own.items() if not np.array_equal(v, defaults[n].default)]
+        changed = [
+            repr(v) if defaults[n].default is inspect.Parameter.empty else f"{n}={v!r}"
+            for n, v in own.items()
+            if not np.array_equal(v, defaults[n].default)
+        ]
         text = f"{type(self).__name__}({', '.join(changed)})"
         fitted = self._describe_fit()
         return f"{text}  # {fitted}" if fitted else text

@@ -37,6 +37,7 @@ from gptd_rl.rollouts.collect import collect
 from gptd_rl.rollouts.policies import StatePolicy
 from gptd_rl.sb3.critics import critic_name, critic_of
 from gptd_rl.sb3.policies import NormalizedPolicy, check_spaces
+from gptd_rl.threads import one_blas_thread
 from gptd_rl.types import Array, EnvLike, Policy
 
 StageProgress = Callable[[str, int, int], None]
@@ -45,6 +46,7 @@ FEW_EPISODES = 20
 CHECK_SEED = 1_000_000  # added to the seed for the episodes of the check
 
 
+@one_blas_thread()
 def evaluate_agent(
     agent: Policy,
     env: EnvLike | None = None,

@@ -39,7 +39,7 @@ class Objective(Protocol):
 
     @property
     def n_rows(self) -> int:
-        """Rewards that it weighs: curvatures are in proportion to them."""
+        """Number of rewards in it: curvatures are in proportion to them."""
         ...
 
     def __call__(self, model: Model) -> tuple[float, Array]:
@@ -171,7 +171,7 @@ class LeaveOut(ExactObjective):
     """Minus the log density of each target given all other groups; one visit or one episode a group.
 
     Marginal densities of single targets, not the joint density of an episode: a joint density would again reward a
-    kernel for explaining how the noise within an episode hangs together. In a truncated segment the targets are
+    kernel for explaining the correlation of the noise within an episode. In a truncated segment the targets are
     the returns after `Reflection`: a single one left out is not quite a single return; a whole episode left out is.
     """
 

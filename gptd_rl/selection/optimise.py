@@ -1,4 +1,4 @@
-"""Minimising an objective of a few parameters whose every evaluation is dear.
+"""Minimising an objective of a few parameters whose evaluations are expensive.
 
 Two tools. `lbfgs`, SciPy's, explores from a start on a small sample of the data. `quasi_newton` goes on from there
 with ever more of it: it is given the curvature (the Fisher information of the sample, then what the last search

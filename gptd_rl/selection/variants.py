@@ -68,7 +68,7 @@ class SearchOptions:
     max_rank: int | None
     warm: Model | None = None  # a model to start from, beside the guesses
     start: Model | None = None  # a model near the optimum of its variant, which needs no guesses
-    report: Callable[[float], None] | None = None  # told each value of the objective
+    report: Callable[[float], None] | None = None  # receives each value of the objective
     actions: ActionDelta | None = None  # multiplies kernels that do not read actions themselves
     n_jobs: int | None = None
 

@@ -1,7 +1,7 @@
-"""Data that are passed over again and again, a block of rows at a time, so that memory does not grow with them.
+"""Blocks of rows for repeated passes over the data, so that memory does not grow with them.
 
 A `Shard` is some whole segments with all that does not depend on the model worked out once: the targets, and which part
-of the values the rewards cannot see. In the form ``y = FᵀV + ε`` of `observations`, a pass over the shard turns
+of the values the rewards do not depend on. In the form ``y = FᵀV + ε`` of `targets`, a pass over the shard turns
 features of states, Ψ, into features of targets, FᵀΨ:
 
 - σ²HHᵀ: F is the projection Π. Rows stay as they are; from those of a truncated segment ``z̃ (z̃ᵀΨ)`` is taken away, with
@@ -40,7 +40,7 @@ class Block:
 
     rows: slice
     H: TemporalDifference  # of these rows
-    tails: sparse.csr_array | None  # z̃ of each truncated segment that is in sight here, as rows  [p, c]
+    tails: sparse.csr_array | None  # z̃ of each truncated segment that reaches into the block, as rows  [p, c]
     whole: NDArray[np.int64]  # which rows of `tails` are of segments that lie within the block
     spilled: NDArray[np.int64]  # which are of segments that reach beyond it …
     spilled_numbers: NDArray[np.int64]  # … and which of the shard's long tails these are
@@ -48,7 +48,7 @@ class Block:
 
 @dataclass(frozen=True, eq=False)
 class Shard:
-    """Whole segments, ready to be passed over.
+    """Whole segments, prepared for passes over them.
 
     Attributes
     ----------

@@ -368,13 +368,24 @@ def test_calibrated_takes_shards_and_files(tmp_path):
     assert_allclose(parts.confidence_interval(x), whole.confidence_interval(x))
 
 
+def test_calibrated_folds_side_by_side_give_the_same():
+    data = jumps(40, 0)
+    one, two = (Calibrated(too_smooth(), n_jobs=n).fit(data) for n in (None, 2))
+    assert_allclose(one.cross_val_values_, two.cross_val_values_, rtol=1e-10)
+
+
+def test_calibrated_refuses_no_jobs():
+    with pytest.raises(ValueError, match=r"n_jobs must be None, a positive whole number.*; got 0\."):
+        Calibrated(too_smooth(), n_jobs=0).fit(jumps(20, 0))
+
+
 def test_calibrated_is_public():
     assert gptd_rl.Calibrated is Calibrated
 
 
 def test_calibrated_parameters():
     v = Calibrated(GPTD(n_restarts=3), n_folds=4)
-    assert v.get_params(deep=False) == dict(estimator=v.estimator, n_folds=4, random_state=0)
+    assert v.get_params(deep=False) == dict(estimator=v.estimator, n_folds=4, random_state=0, n_jobs=None)
     assert v.get_params()["estimator__n_restarts"] == 3
     assert repr(v) == "Calibrated(GPTD(n_restarts=3), n_folds=4)"
     v.set_params(estimator__n_restarts=1, random_state=7)

@@ -1064,7 +1064,7 @@ def test_other_bad_questions(fitted, monkeypatch):
         fitted.confidence_interval(ASKED, TRIED, level=95)
     with pytest.raises(ValueError, match="n must be a whole number of 1 or more; got 0"):
         fitted.sample(ASKED, 0)
-    monkeypatch.setattr("gptd_rl.estimators.base.available_bytes", lambda: 1000)
+    monkeypatch.setattr("gptd_rl.estimators.predictions.available_bytes", lambda: 1000)
     with pytest.raises(ValueError, match=r"joint sample over 5 states and 3 actions needs .* fewer states at a time"):
         fitted.sample(ASKED)
 
