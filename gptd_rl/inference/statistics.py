@@ -124,7 +124,7 @@ def noise_moments(shard: Shard, features: InducingFeatures, weights: Array) -> A
 def _target_features(
     shard: Shard, block: Block, features: InducingFeatures, memory: Array, kept: Array | None = None
 ) -> Array:
-    """Rows [FᵀΨ, y] of a block, of shape (c, m' + 1), in `memory`, for truncated segments before Π; `kept` gets g(x, Z)."""
+    """Rows [FᵀΨ, y] of a block, of shape (c, m' + 1), in `memory`, before Π; `kept` receives g(x, Z)."""
     m = len(features)
     states = shard.data.states[block.rows]
     E = memory[: len(states)]

@@ -857,7 +857,7 @@ def test_the_time_left_is_right_from_the_beginning(clock):
 
 def fit_with_bar(monkeypatch: pytest.MonkeyPatch, **options: Any) -> tuple[GPTD, Bar]:
     bar = Bar()
-    monkeypatch.setattr(estimator, "watch", lambda show: contextlib.nullcontext(FitProgress(bar)))
+    monkeypatch.setattr(estimator, "fit_progress", lambda show: contextlib.nullcontext(FitProgress(bar)))
     return quick(subset_size=12, **options).fit(in_shards(sampled(LINE, 100))), bar
 
 
