@@ -56,7 +56,7 @@ class OnlineGPTD(StatePredictions, Parameters, SaveAndLoad):
         the posterior is approximate to ε: of the variance of each earlier state, that much at most goes unused.
     forgetting : float
         λ: the weight of all data is multiplied by this before each new row, for a policy that changes. The prior is not
-        forgotten; below 1, the first prediction after an update therefore costs O(m³).
+        forgotten; below 1, each update therefore costs O(m³).
 
     Attributes
     ----------

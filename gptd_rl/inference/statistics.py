@@ -78,15 +78,17 @@ def pull_back(shard: Shard, features: InducingFeatures, gradient: StatisticsGrad
     long = shard.long_tails(features, m)
     total = np.zeros(len(kernel.theta))
     memory, product = np.empty((shard.block_size, m + 1)), np.empty((shard.block_size, n_inducing))
+    overwritten = features.whitened or shard.noise == "deterministic"  # then g(x, Z) is kept beside E
+    kept = np.empty((shard.block_size, n_inducing)) if overwritten else None
     for block in shard.blocks:
         states = shard.data.states[block.rows]
-        E = _target_features(shard, block, features, memory)
+        E = _target_features(shard, block, features, memory, kept)
         A = np.matmul(E, onto_features, out=product[: len(E)])  # [c, m]
         if shard.noise == "deterministic":
             A = block.H.apply_transposed(A)
         elif block.tails is not None:
             A += block.tails.T @ (_tail_features(block, E[:, :m], long) @ tails_less_targets)
-        G = E[:, :n_inducing] if shard.noise == "stochastic" and not features.whitened else None
+        G = E[:, :n_inducing] if kept is None else kept[: len(E)]
         total += kernel.contract(features.pull_back_in_place(A), states, features.states, G)
         total += _pull_back_prior_trace(shard, block, kernel, gradient.by_prior_trace)
     return total
@@ -119,12 +121,16 @@ def noise_moments(shard: Shard, features: InducingFeatures, weights: Array) -> A
     return moments
 
 
-def _target_features(shard: Shard, block: Block, features: InducingFeatures, memory: Array) -> Array:
-    """Rows [FᵀΨ, y] of a block, of shape (c, m' + 1), in `memory`; for truncated segments before Π."""
+def _target_features(
+    shard: Shard, block: Block, features: InducingFeatures, memory: Array, kept: Array | None = None
+) -> Array:
+    """Rows [FᵀΨ, y] of a block, of shape (c, m' + 1), in `memory`, before Π; `kept` receives g(x, Z)."""
     m = len(features)
     states = shard.data.states[block.rows]
     E = memory[: len(states)]
     features.fill(states, E)
+    if kept is not None:
+        kept[: len(E)] = E[:, : features.n_inducing]
     E[:, m] = 0.0
     features.whiten_in_place(E)
     if shard.noise == "deterministic":

@@ -456,7 +456,9 @@ def test_predicting_too_early_or_for_other_states():
     with pytest.raises(ValueError, match="states must be finite"):
         v.predict([[0.0, np.nan, 1.0]])
     assert v.predict(np.zeros((0, 3))).shape == (0,)
-    assert repr(v).startswith("OnlineGPTD(SquaredExponential(") and repr(v).endswith("# 1 transitions, 2 states in the dictionary")
+    assert repr(v).startswith("OnlineGPTD(SquaredExponential(") and repr(v).endswith(
+        "# 1 transitions, 2 states in the dictionary"
+    )
 
 
 # -------------------------------------------------------------------------------------- in a file
