@@ -111,5 +111,5 @@ def test_imports_measures_both_libraries(tmp_path: Path) -> None:
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     read = json.loads(figures.read_text())
-    assert read["ratio"] == pytest.approx(read["seconds"]["gptd_rl"] / read["seconds"]["sklearn.gaussian_process"])
+    assert_allclose(read["ratio"], read["seconds"]["gptd_rl"] / read["seconds"]["sklearn.gaussian_process"], rtol=0.1)
     assert set(read["seconds"]) >= {"gptd_rl", "sklearn.gaussian_process"}
