@@ -14,6 +14,10 @@ from scipy.linalg import blas, lapack
 from gptd_rl.threads import spare_cores
 from gptd_rl.types import Array
 
+# Rows of the blocks in which a matrix is made symmetric, and which entries of one are above the diagonal.
+TILE = 256
+_ABOVE = np.triu(np.ones((TILE, TILE), dtype=bool), 1)
+
 # The one jitter policy: nothing at first, then these multiples of the mean of the diagonal.
 JITTERS = (0.0, 1e-12, 1e-10, 1e-8, 1e-6)
 
@@ -82,11 +86,16 @@ def add_outer_in_place(S: Array, scale: float, vector: Array) -> Array:
     return S
 
 
-def symmetrise_in_place(S: Array, tile: int = 256) -> Array:
+def symmetrise_in_place(S: Array) -> Array:
     """Copy the lower triangle of S above its diagonal."""
-    n = len(S)
-    for i in range(0, n, tile):
-        block = S[i : i + tile, i : i + tile]
-        block[:] = np.tril(block) + np.tril(block, -1).T
-        S[:i, i : i + tile] = S[i : i + tile, :i].T
+    for i in range(0, len(S), TILE):
+        block = S[i : i + TILE, i : i + TILE]
+        block[:] = mirrored(block)
+        S[:i, i : i + TILE] = S[i : i + TILE, :i].T
     return S
+
+
+def mirrored(block: Array) -> Array:
+    """The symmetric matrix whose lower triangle is that of `block`, of at most TILE rows."""
+    n = len(block)
+    return np.where(_ABOVE[:n, :n], block.T, block)

@@ -17,6 +17,7 @@ from typing import Any, Protocol, Self
 import numpy as np
 
 from gptd_rl.kernels.scale import DataScale, Guess, ParameterSpace
+from gptd_rl.linalg import mirrored
 from gptd_rl.types import Array, BoolArray, IntArray
 
 # Rows and columns of a tile: small enough for a tile and its factor to stay in a core's cache.
@@ -241,7 +242,7 @@ class BaseKernel(ABC):
         for rows, columns in lower_tiles(len(states)):
             tile = A[rows, columns]
             if rows == columns:
-                pairs.add(np.tril(tile) + np.tril(tile, -1).T, rows, columns)
+                pairs.add(mirrored(tile), rows, columns)
             else:  # once for the tile above the diagonal
                 pairs.add(2.0 * tile, rows, columns)
         return pairs.gradient()
