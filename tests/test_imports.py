@@ -9,7 +9,17 @@ import pytest
 
 import gptd_rl
 
-SLOW = ("scipy.stats", "scipy.optimize", "scipy.spatial", "matplotlib", "rich", "minari", "torch", "stable_baselines3")
+SLOW = (
+    "joblib",
+    "scipy.stats",
+    "scipy.optimize",
+    "scipy.spatial",
+    "matplotlib",
+    "rich",
+    "minari",
+    "torch",
+    "stable_baselines3",
+)
 
 
 def run(program: str) -> str:

@@ -15,7 +15,6 @@ from dataclasses import dataclass
 from typing import Any, Protocol, Self
 
 import numpy as np
-from joblib import Parallel, delayed
 from numpy.typing import ArrayLike
 
 from gptd_rl.checks import as_states, is_count
@@ -24,6 +23,7 @@ from gptd_rl.estimators.checks import check_n_jobs
 from gptd_rl.estimators.gptdq import GPTDQ
 from gptd_rl.estimators.params import Parameters
 from gptd_rl.exceptions import NotFittedError
+from gptd_rl.parallel import in_parallel
 from gptd_rl.sharding.sources import Sources
 from gptd_rl.temporal.means import values_at
 from gptd_rl.temporal.returns import Returns
@@ -354,8 +354,7 @@ def cross_val_predict(
         return [values_at(learner(train), test) for learner in learners]
 
     values, names = np.zeros((len(data), len(learners))), np.unique(fold)
-    predicted = Parallel(n_jobs=n_jobs, prefer="threads")(delayed(predict)(f) for f in names)
-    for f, columns in zip(names, predicted, strict=True):
+    for f, columns in zip(names, in_parallel(predict, names.tolist(), n_jobs), strict=True):
         values[np.isin(data.segment_of, np.flatnonzero(fold == f))] = np.column_stack(columns)
     return values
 

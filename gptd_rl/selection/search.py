@@ -8,14 +8,15 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
-from joblib import Parallel, delayed
 
 from gptd_rl.data.resampling import coarsen
 from gptd_rl.data.trajectories import Trajectories
 from gptd_rl.inference.model import Model
 from gptd_rl.kernels import DataScale
+from gptd_rl.parallel import in_parallel
 from gptd_rl.selection import objectives
 from gptd_rl.selection.coordinates import Coordinates
 from gptd_rl.selection.objectives import MarginalLikelihood, Objective, Prior
@@ -163,9 +164,8 @@ class CoarseToFineSearch:
             objective = self._function(MarginalLikelihood(first))
             return lbfgs(objective, x, space.lower, space.upper, max_iterations, scale=first.n_rows / COARSE_SIZE)
 
-        parallel = Parallel(n_jobs=self.n_jobs, prefer="threads")
-        short = sorted(parallel(delayed(descend)(x, 15) for x in starts), key=lambda t: t.value)
-        long = list(parallel(delayed(descend)(optimum.x, 200) for optimum in short[:2]))
+        short = sorted(in_parallel(partial(descend, max_iterations=15), starts, self.n_jobs), key=lambda t: t.value)
+        long = in_parallel(partial(descend, max_iterations=200), [optimum.x for optimum in short[:2]], self.n_jobs)
         alike = np.abs(long[0].x - long[-1].x).max(initial=0.0) < 0.1
         # Of two different modes, more data say which is better.
         levels = self.problem.intermediate_levels
