@@ -20,7 +20,7 @@ from gptd_rl.sharding.sources import Sources
 from gptd_rl.temporal.means import Mean
 from gptd_rl.temporal.targets import Noise
 from gptd_rl.threads import one_blas_thread
-from gptd_rl.types import Array, DataLike
+from gptd_rl.types import Array, DataLike, Policy
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -167,7 +167,7 @@ class GPTDQ(GreedyQ):
         self,
         data: DataLike,
         *,
-        policy: Any = None,
+        policy: Policy | GPTDQ | str = None,
         gamma: float | None = None,
         executor: Any = None,
         progress_bar: bool = False,
@@ -220,7 +220,7 @@ class GPTDQ(GreedyQ):
 
     @one_blas_thread()
     def partial_fit(
-        self, data: DataLike, *, policy: Any = None, gamma: float | None = None, executor: Any = None
+        self, data: DataLike, *, policy: Policy | GPTDQ = None, gamma: float | None = None, executor: Any = None
     ) -> Self:
         """Condition the model on further data; θ, and the inducing points of the sparse method, stay as they are.
 
@@ -240,7 +240,7 @@ class GPTDQ(GreedyQ):
         self,
         data: DataLike,
         *,
-        policy: Any = None,
+        policy: Policy | GPTDQ = None,
         inducing_points: int | None = None,
         gamma: float | None = None,
         executor: Any = None,
@@ -373,7 +373,10 @@ class GPTDQ(GreedyQ):
 
 
 def _in_pairs(
-    data: DataLike, actions: DiscreteActions | ContinuousActions, policy: Any, gamma: float | None = None
+    data: DataLike,
+    actions: DiscreteActions | ContinuousActions,
+    policy: Policy | GPTDQ,
+    gamma: float | None = None,
 ) -> Trajectories | Sources:
     """Trajectories of pairs; made once, because a stochastic policy would answer differently next time."""
     policy = policy.greedy_actions if isinstance(policy, GPTDQ) else policy

@@ -1021,7 +1021,7 @@ def test_policies_that_do_not_answer_as_they_should():
 
     short.batched = True  # type: ignore[attr-defined]
     with pytest.raises(TypeError, match=r"predict must return \(actions, state\)"):
-        held().fit(logged("mixed"), policy=Forgets())
+        held().fit(logged("mixed"), policy=Forgets())  # type: ignore[arg-type]
     with pytest.raises(ValueError, match=r"asked in \d+ states and gave actions of shape"):
         held().fit(logged("mixed"), policy=short)
 
