@@ -366,6 +366,7 @@ class Meter:
 
     def __init__(self, name: str, n: int, n_dims: int, seed: int, threads: int) -> None:
         importlib.import_module(CONTESTANTS[name].imports)
+        importlib.import_module("scipy.optimize")  # gptd-rl imports it at its first use
         self.at_rest = held_bytes()
         self.contestant = CONTESTANTS[name](Problem.sample(n, n_dims, seed))
         self.clock = time.process_time if threads == 1 else time.perf_counter
