@@ -18,6 +18,8 @@ from collections.abc import Sequence
 from importlib.metadata import version
 from pathlib import Path
 
+# Starting BLAS threads takes processor time, the same in each of these imports.
+ONE_THREAD = os.environ | {"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"}
 RESULTS = Path(__file__).parent / "results" / "imports.json"
 OURS, PEER = "gptd_rl", "sklearn.gaussian_process"
 MODULES = ("numpy", "scipy.linalg", "gymnasium", PEER, OURS)
@@ -29,13 +31,13 @@ PROGRAM = "import time; began = time.process_time(); import {}; print(time.proce
 def seconds(module: str) -> float:
     """Processor seconds of one import in a fresh process."""
     command = [sys.executable, "-c", PROGRAM.format(module)]
-    return float(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
+    return float(subprocess.run(command, capture_output=True, text=True, check=True, env=ONE_THREAD).stdout)
 
 
 def slowest(n: int) -> str:
     """The modules whose own code takes longest, as ``-X importtime`` tells: microseconds by the clock."""
     command = [sys.executable, "-X", "importtime", "-c", f"import {OURS}"]
-    lines = subprocess.run(command, capture_output=True, text=True, check=True).stderr.splitlines()
+    lines = subprocess.run(command, capture_output=True, text=True, check=True, env=ONE_THREAD).stderr.splitlines()
     rows = [line.removeprefix("import time:").split("|") for line in lines[1:]]
     rows.sort(key=lambda row: -int(row[0]) if row[0].strip().isdigit() else 0)
     return "\n".join(f"{row[0].strip():>8}  {row[2].strip()}" for row in rows[:n])

@@ -85,14 +85,17 @@ def fisher_information(model: Model, targets: Targets, step: float = 1e-4) -> Ar
     matrix ½ tr(W_i W_j), positive semidefinite however small σ² is. Meant for small samples: P matrices are kept.
     """
     L = factorise(model, targets)
-    whitened = np.zeros((len(model.theta), len(L), len(L)))
+    n = len(L)
+    lower = np.tri(n, dtype=bool)
+    halves = np.zeros((len(model.theta), n * (n + 1) // 2))  # lower triangles of W_i, diagonals by √2: ½‖W‖² = ‖half‖²
     for i in np.flatnonzero(np.isfinite(model.theta)):
         ahead, behind = (_moved(model, int(i), sign * step) for sign in (1.0, -1.0))
         derivative = (covariance(ahead, targets) - covariance(behind, targets)) / (2.0 * step)
         half = linalg.half_solve(L, linalg.symmetrise_in_place(derivative))
-        whitened[i] = linalg.half_solve(L, half.T)
-    flat = whitened.reshape(len(whitened), -1)
-    information = 0.5 * (flat @ flat.T)
+        W = linalg.half_solve(L, half.T)
+        W.flat[:: n + 1] /= np.sqrt(2.0)
+        halves[i] = W[lower]
+    information = halves @ halves.T
     information[model.noise_index, model.noise_index] += 0.5 * targets.n_merged_rows
     return information
 
