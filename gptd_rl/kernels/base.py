@@ -172,12 +172,14 @@ class BaseKernel(ABC):
         """K between two sets of states, of shape (n_states, n_others)."""
         others = states if others is None else others
         self._check_width(states, others)
-        K = np.empty((len(states), len(others))) if out is None else out
         labels = self.block_labels(others)
+        values = self.pairs(states, others).values(ALL, ALL) if labels is None else 0.0
+        if out is None and not isinstance(values, float):
+            return values
+        K = np.empty((len(states), len(others))) if out is None else out
+        K[:] = values
         if labels is None:
-            K[:] = self.pairs(states, others).values(ALL, ALL)
             return K
-        K[:] = 0.0
         for rows, columns in _common_blocks(self._labels(states), labels):
             K[np.ix_(rows, columns)] = self.pairs(states[rows], others[columns]).values(ALL, ALL)
         return K
