@@ -27,6 +27,7 @@ from gptd_rl.inference.posterior import Evidence
 from gptd_rl.kernels import ARD, ActionDelta, Kernel, MultiScale, registry
 from gptd_rl.selection.optimise import lbfgs
 from gptd_rl.selection.scales import measure_scale
+from gptd_rl.temporal.returns import value_bounds
 from gptd_rl.temporal.targets import build_targets
 from gptd_rl.types import Array, IntArray
 
@@ -174,11 +175,6 @@ class GreedyFit:
         selection = description["selection"]
         selection = None if selection is None else KernelSelection.from_dict(selection)
         return cls(posterior, description["n_iterations"], selection)
-
-
-def value_bounds(rewards: Array, gamma: float) -> tuple[float, float]:
-    """Smallest and largest value that these rewards allow; the value of a terminal state, 0, is between them."""
-    return min(0.0, float(rewards.min())) / (1.0 - gamma), max(0.0, float(rewards.max())) / (1.0 - gamma)
 
 
 def default_kernel(states: Array) -> MultiScale:

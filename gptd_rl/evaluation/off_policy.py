@@ -14,6 +14,7 @@ from gptd_rl.estimators.gptdq import GPTDQ
 from gptd_rl.evaluation.fitting import contiguous_sample, model_selection
 from gptd_rl.report.records import OffPolicy, Relevance
 from gptd_rl.rollouts.policies import StatePolicy
+from gptd_rl.temporal.returns import value_bounds
 from gptd_rl.types import Array
 
 N_FITTED = 3000  # states, at most
@@ -27,10 +28,7 @@ class TargetValue:
 
     def __init__(self, q: GPTDQ, target: StatePolicy, data: Trajectories) -> None:
         self.q, self.target = q, target
-        gamma = float(data.discounts.max(initial=0.0))
-        horizon = 1.0 / (1.0 - gamma) if gamma < 1.0 else np.inf
-        worst, best = min(float(data.rewards.min()), 0.0), max(float(data.rewards.max()), 0.0)
-        self.low, self.high = worst and worst * horizon, best and best * horizon
+        self.low, self.high = value_bounds(data.rewards, float(data.discounts.max(initial=0.0)))
 
     def predict(self, states: ArrayLike) -> Array:
         """Values at states of shape (m, n_dims), of shape (m,)."""

@@ -53,3 +53,14 @@ class Returns:
         """V(x) − z V(x_end), of shape (n_states, ...), for values of shape (n_states, ...)."""
         z = self.z.reshape(-1, *[1] * (values.ndim - 1))
         return values - z * values[self.end]
+
+
+def value_bounds(rewards: Array, gamma: float) -> tuple[float, float]:
+    """Smallest and largest value that these rewards allow: the worst or the best of them, for ever.
+
+    The value of a terminal state, 0, is between them. With γ = 1 a bound is 0 or infinite.
+    """
+    worst, best = min(0.0, float(rewards.min())), max(0.0, float(rewards.max()))
+    if gamma >= 1.0:
+        return worst and -np.inf, best and np.inf
+    return worst / (1.0 - gamma), best / (1.0 - gamma)

@@ -10,7 +10,7 @@ from numpy.testing import assert_allclose, assert_array_equal
 from gptd_rl import GPTDQ, Trajectories
 from gptd_rl import load as load_model
 from gptd_rl.estimators import greedy
-from gptd_rl.estimators.greedy import MAX_TARGETS, default_kernel, fit_greedy, select_kernel, value_bounds
+from gptd_rl.estimators.greedy import MAX_TARGETS, default_kernel, fit_greedy, select_kernel
 from gptd_rl.inference.by_action import ActionPrior, QFunction
 from gptd_rl.kernels import ARD, ActionDelta, Isotropic, MultiScale, SquaredExponential
 
