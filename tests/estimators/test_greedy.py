@@ -13,6 +13,7 @@ from gptd_rl.estimators import greedy
 from gptd_rl.estimators.greedy import MAX_TARGETS, default_kernel, fit_greedy, select_kernel
 from gptd_rl.inference.by_action import ActionPrior, QFunction
 from gptd_rl.kernels import ARD, ActionDelta, Isotropic, MultiScale, SquaredExponential
+from gptd_rl.temporal.returns import value_bounds
 
 every_rho = pytest.mark.parametrize("rho", [0.0, 0.3, 0.95])
 
