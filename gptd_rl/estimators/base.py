@@ -19,20 +19,17 @@ from gptd_rl.estimators import checks
 from gptd_rl.estimators.engines import Engine
 from gptd_rl.estimators.fitted import FittedModel, arrays_of, fitted_from
 from gptd_rl.estimators.params import Parameters
+from gptd_rl.estimators.planning import Plan, make_plan
 from gptd_rl.estimators.predictions import Predictions
 from gptd_rl.estimators.pruning import InputPruning
 from gptd_rl.estimators.sparse_engine import CANDIDATES_PER_POINT, SparseOptions, make_engine, remake_engine
 from gptd_rl.estimators.storage import SaveAndLoad
-from gptd_rl.exceptions import InterruptedFitWarning, RelevanceWarning
+from gptd_rl.exceptions import InterruptedFitWarning
 from gptd_rl.inference.model import Model
-from gptd_rl.inference.posterior import Evidence
 from gptd_rl.inference.sparse import SparseVariance
 from gptd_rl.kernels import ActionDelta, Kernel
 from gptd_rl.kernels import registry as kernel_registry
 from gptd_rl.progress import fit_progress
-from gptd_rl.selection import thinning
-from gptd_rl.selection.scales import measure_scale
-from gptd_rl.selection.thinning import ThinningResult
 from gptd_rl.selection.variants import SearchOptions, compare
 from gptd_rl.sharding.sources import Sources
 from gptd_rl.temporal.means import Mean, evaluate_mean, subtract_mean
@@ -53,6 +50,7 @@ class Estimator(Predictions, Parameters, InputPruning, SaveAndLoad):
         *,
         mean: Mean = None,
         noise: Noise = "stochastic",
+        bootstrap: bool | str = "auto",
         objective: str = "auto",
         thinning: int | None = None,
         method: str = "auto",
@@ -70,6 +68,7 @@ class Estimator(Predictions, Parameters, InputPruning, SaveAndLoad):
         self.kernel = kernel
         self.mean = mean
         self.noise = noise
+        self.bootstrap = bootstrap
         self.objective = objective
         self.thinning = thinning
         self.method = method
@@ -104,25 +103,28 @@ class Estimator(Predictions, Parameters, InputPruning, SaveAndLoad):
         return SparseOptions(subset_size, self.tolerance, self.sparse_variance)
 
     def _fit(
-        self, engine: Engine, every: int | None, kernel: str | Kernel | None = None, progress_bar: bool = False
+        self, engine: Engine, plan: Plan | None = None, kernel: str | Kernel | None = None, progress_bar: bool = False
     ) -> Self:
-        """Select a model for the data of `engine`; `every` is the thinning, chosen by the objective if None."""
+        """Select a model for the data of `engine`; the plan is made from the data and the parameters if None."""
         kernel = self.kernel if kernel is None else kernel
-        results: list[ThinningResult] = []
         with fit_progress(progress_bar) as progress, engine.reporting_to(progress):
             options = self._search_options(engine.actions, None if progress is None else progress.evaluated)
-            if every is None:
-                every, start, results = self._choose_thinning(engine.contiguous_sample, kernel, options)
-                options = replace(options, start=start)
-            name = self.objective if self.objective in ("loo", "leave_one_episode_out") else "thinned"
+            plan = make_plan(self, engine.contiguous_sample, kernel, options) if plan is None else plan
             # The problem is handed over: its buffer must be gone when the posterior takes its own.
-            comparison = compare(kernel, engine.selection_problem(name, every), options)
+            comparison = compare(kernel, self._problem(engine, plan), replace(options, start=plan.start))
             if comparison.interrupted:
                 warnings.warn("interrupted: this is the best model found so far.", InterruptedFitWarning, stacklevel=4)
             self.mean_ = self.mean
-            self._adopt(engine, comparison.best.model, every)
-        self.comparison_, self.thinning_trials_ = comparison, results
+            self._adopt(engine, comparison.best.model, plan.thinning, plan.bootstrap)
+        self.comparison_, self.thinning_trials_, self.markov_test_ = comparison, plan.trials, plan.markov_test
         return self
+
+    def _problem(self, engine: Engine, plan: Plan) -> Any:
+        """What model selection optimises."""
+        if plan.bootstrap and self.objective == "auto":
+            return engine.moments
+        name = self.objective if self.objective in ("loo", "leave_one_episode_out") else "thinned"
+        return engine.selection_problem(name, plan.thinning)
 
     def _search_options(self, actions: Actions, report: Any) -> SearchOptions:
         warm = self.model_ if self.warm_start and hasattr(self, "model_") else None
@@ -139,36 +141,12 @@ class Estimator(Predictions, Parameters, InputPruning, SaveAndLoad):
             n_jobs=self.n_jobs,
         )
 
-    def _choose_thinning(
-        self, data: Trajectories, kernel: str | Kernel, options: SearchOptions
-    ) -> tuple[int, Model | None, list[ThinningResult]]:
-        """The thinning, the model that came with its choice, if any, and all results."""
-        if self.objective == "thinned":
-            horizon = min(thinning.horizon(data), max(thinning.candidates(data)))
-            return self.thinning or max(1, round(horizon)), None, []
-        if self.objective != "auto" or self.noise == "deterministic":
-            return 1, None, []
-        chosen, results = thinning.choose(data, self.noise, kernel, options)
-        if chosen is None:
-            return 1, None, results
-        n_categorical = 0 if options.actions is None else options.actions.n_categorical
-        variances = measure_scale(data, n_categorical).input_std ** 2
-        plain, ours = (int(np.argmax(t.relevances * variances)) for t in (results[0], chosen))
-        if plain != ours:
-            warnings.warn(
-                f"the plain evidence calls input {plain} the most relevant, left-out episodes say input {ours}: "
-                f"thinning by τ = {chosen.thinning} (see thinning_trials_).",
-                RelevanceWarning,
-                stacklevel=5,
-            )
-        return chosen.thinning, chosen.model, results
-
     def _add(self, data: DataLike, gamma: float | None, executor: Any) -> Self:
         """Condition the model on further data."""
         engine = self._engine("add to")
         data = self._subtract_mean(data, self.mean_, gamma, self.actions_)
-        engine, posterior = engine.with_more(data, gamma, executor, self.posterior_, self.thinning_)
-        self._adopt(engine, self.model_, self.thinning_, posterior)
+        engine, posterior = engine.with_more(data, gamma, executor, self.posterior_, self.model_, self.thinning_)
+        self._adopt(engine, self.model_, self.thinning_, self.bootstrap_, posterior)
         return self
 
     def _condition(self, data: DataLike, gamma: float | None, executor: Any, inducing_points: int | None) -> Self:
@@ -194,13 +172,17 @@ class Estimator(Predictions, Parameters, InputPruning, SaveAndLoad):
         )
         copy = type(self)(**self.get_params(deep=False))
         copy.mean_ = self.mean_
-        copy._adopt(engine, self.model_, self.thinning_)
+        copy._adopt(engine, self.model_, self.thinning_, self.bootstrap_)
         return copy
 
-    def _adopt(self, engine: Engine, model: Model, every: int, posterior: Any = None) -> None:
+    def _adopt(self, engine: Engine, model: Model, every: int, bootstrap: bool, posterior: Any = None) -> None:
         """Condition `model` on the data, unless that was done, and set the learnt attributes."""
-        posterior = engine.condition(model, every) if posterior is None else posterior
-        self._set(FittedModel(posterior, engine.data, engine.inputs, model, every, engine.is_exact, engine.actions))
+        if posterior is None:
+            posterior = engine.bootstrap(model) if bootstrap else engine.condition(model, every)
+        evidence = engine.moments.objective.evidence(model) if bootstrap else posterior.evidence(model)
+        self._set(
+            FittedModel(posterior, engine.data, engine.inputs, model, every, engine.is_exact, engine.actions, evidence)
+        )
         self.engine_: Engine | None = engine
 
     def _set(self, fitted: FittedModel) -> None:
@@ -209,6 +191,7 @@ class Estimator(Predictions, Parameters, InputPruning, SaveAndLoad):
         self.engine_ = None
         self.posterior_, self.data_, self.model_ = fitted.posterior, fitted.data, model
         self.thinning_, self.exact_ = fitted.thinning, fitted.is_exact
+        self.bootstrap_: bool = fitted.posterior.bootstraps
         self.method_ = "exact" if fitted.posterior.inducing_points is None else "sparse"
         self.kernel_: Any = model.kernel
         self.noise_variance_ = model.noise_variance
@@ -217,7 +200,7 @@ class Estimator(Predictions, Parameters, InputPruning, SaveAndLoad):
         self.n_features_in_ = self.n_dims_
         self._columns, self.inputs_ = fitted.inputs, fitted.inputs[fitted.inputs < self.n_dims_]
         self.relevances_ = self._relevances()[: self.n_dims_]
-        self.evidence_: Evidence = fitted.posterior.evidence(model)
+        self.evidence_ = fitted.evidence
         self.log_marginal_likelihood_ = self.evidence_.log_likelihood
         self.complexity_, self.data_fit_ = self.evidence_.complexity, self.evidence_.data_fit
 
@@ -283,6 +266,8 @@ class Estimator(Predictions, Parameters, InputPruning, SaveAndLoad):
     ) -> float | tuple[float, Array]:
         """Evidence of all rewards, or the sparse bound on it, at `theta` (`theta_` if None), and its gradient if asked.
 
+        If the model bootstraps, it is the evidence of the instrumented rewards, which selected θ.
+
         Parameters
         ----------
         theta : array-like of shape (n_parameters,), optional
@@ -299,10 +284,14 @@ class Estimator(Predictions, Parameters, InputPruning, SaveAndLoad):
                 )
             model = model.with_theta(values)
         engine = self._engine("judge θ by")
+        if self.bootstrap_:
+            objective = engine.moments.objective.refine(model)
+            value, gradient = objective(model) if eval_gradient else (-objective.evidence(model).log_likelihood, None)
+            return -value if gradient is None else (-value, -gradient)
         if not eval_gradient:
             return engine.evidence(model, self.inducing_points_).log_likelihood
-        value, gradient = engine.evidence_and_gradient(model, self.inducing_points_)
-        return value.log_likelihood, -gradient
+        found, gradient = engine.evidence_and_gradient(model, self.inducing_points_)
+        return found.log_likelihood, -gradient
 
     # ---------------------------------------------------------------------------------- files
 
@@ -315,7 +304,14 @@ class Estimator(Predictions, Parameters, InputPruning, SaveAndLoad):
             params["kernel"] = kernel_registry.describe(params["kernel"])
         header, arrays = arrays_of(
             FittedModel(
-                self.posterior_, self.data_, self._columns, self.model_, self.thinning_, self.exact_, self.actions_
+                self.posterior_,
+                self.data_,
+                self._columns,
+                self.model_,
+                self.thinning_,
+                self.exact_,
+                self.actions_,
+                self.evidence_,
             )
         )
         return dict(header, params=params), arrays

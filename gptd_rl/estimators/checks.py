@@ -24,6 +24,7 @@ def check_parameters(v: Any) -> None:
         check_choice("kernel", v.kernel, VARIANTS, "or a kernel object, such as gptd_rl.kernels.Matern52(…)")
     check_mean(v.mean)
     check_choice("noise", v.noise, NOISES)
+    check_bootstrap(v.bootstrap)
     check_choice("objective", v.objective, OBJECTIVES)
     check_choice("method", v.method, METHODS)
     check_choice("sparse_variance", v.sparse_variance, SPARSE_VARIANCES)
@@ -42,6 +43,12 @@ def check_parameters(v: Any) -> None:
     if v.n_restarts < 0:
         raise ValueError(f"n_restarts must be 0 or more; got {v.n_restarts}.")
     check_n_jobs(v.n_jobs)
+
+
+def check_bootstrap(bootstrap: object) -> None:
+    """Refuse what is neither a flag nor "auto"."""
+    if not (isinstance(bootstrap, bool | np.bool_) or bootstrap == "auto"):
+        raise ValueError(f"bootstrap must be 'auto', True or False; got {bootstrap!r}.")
 
 
 def check_n_jobs(n_jobs: object) -> None:

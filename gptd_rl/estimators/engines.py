@@ -17,19 +17,33 @@ from gptd_rl.data.actions import NO_ACTIONS, Actions
 from gptd_rl.data.trajectories import Trajectories
 from gptd_rl.inference import exact
 from gptd_rl.inference.exact import ExactPosterior
+from gptd_rl.inference.inducing import InducingPointSelector
+from gptd_rl.inference.instrumental import (
+    InstrumentalPosterior,
+    MomentSolution,
+    WhiteFeatures,
+    moment_noise,
+    moment_statistics,
+)
 from gptd_rl.inference.model import Model
 from gptd_rl.inference.posterior import Evidence
 from gptd_rl.kernels import DataScale
 from gptd_rl.memory import available_bytes
 from gptd_rl.progress import FitProgress
+from gptd_rl.selection.moments import MomentProblem
 from gptd_rl.selection.scales import measure_scale
 from gptd_rl.selection.search import SelectionProblem
 from gptd_rl.sharding.sources import Sources
+from gptd_rl.temporal.shards import Shard
 from gptd_rl.temporal.targets import Noise, Targets, build_targets, distinct
+from gptd_rl.temporal.transitions import Transitions
 from gptd_rl.types import Array, DataLike, IntArray
 
 # "auto" is exact up to this many distinct states.
 EXACT_SIZE = 4000
+
+# Features of values by instruments, at most; smooth kernels need far fewer to express all states to rounding.
+MAX_FEATURES = 1000
 
 
 class Engine(Protocol):
@@ -78,8 +92,17 @@ class Engine(Protocol):
         """Inside this context, `progress` receives the passes over the data."""
         ...
 
+    @property
+    def moments(self) -> MomentProblem:
+        """Model selection by instrumented rewards."""
+        ...
+
     def condition(self, model: Model, every: int) -> Any:
         """Posterior of `model` given all of the data, at noise `every`·σ²."""
+        ...
+
+    def bootstrap(self, model: Model) -> InstrumentalPosterior:
+        """Values by instruments, with the kernel of `model`."""
         ...
 
     def evidence(self, model: Model, inducing_points: Array | None) -> Evidence:
@@ -95,7 +118,7 @@ class Engine(Protocol):
         ...
 
     def with_more(
-        self, data: DataLike, gamma: float | None, executor: Any, before: Any, every: int
+        self, data: DataLike, gamma: float | None, executor: Any, before: Any, model: Model, every: int
     ) -> tuple[Engine, Any]:
         """The engine with further data, and the posterior `before` conditioned on them too."""
         ...
@@ -149,6 +172,27 @@ class ExactEngine:
         """Posterior of `model` at noise `every`·σ²."""
         return ExactPosterior.condition(model.with_noise(every * model.noise_variance), self.targets)
 
+    @cached_property
+    def transitions(self) -> Transitions:
+        """The data as single transitions."""
+        return Transitions.of(self.contiguous_sample, self.actions.n_columns)
+
+    @cached_property
+    def moments(self) -> MomentProblem:
+        """Model selection by instrumented rewards."""
+        return MomentProblem.of(self.transitions, self.scale, self.actions.n_categorical)
+
+    def bootstrap(self, model: Model) -> InstrumentalPosterior:
+        """Values by instruments, with features that express the data to rounding."""
+        candidates = np.unique(self.transitions.points, axis=0)
+        selector = InducingPointSelector(candidates, MAX_FEATURES, None)
+        features = WhiteFeatures.of(model.kernel, selector.select(model, len(self.transitions)))
+        shard, columns = Shard.of(self.contiguous_sample, "stochastic"), self.actions.n_columns
+        solution = MomentSolution.of(moment_statistics(shard, features, columns))
+        return InstrumentalPosterior(
+            features, solution, moment_noise(shard, features, solution, columns), True, columns
+        )
+
     def evidence(self, model: Model, inducing_points: Array | None) -> Evidence:
         """Log marginal likelihood of all rewards."""
         return exact.evidence(model, self.targets)
@@ -162,8 +206,8 @@ class ExactEngine:
         return replace(self, inputs=inputs)
 
     def with_more(
-        self, data: DataLike, gamma: float | None, executor: Any, before: ExactPosterior, every: int
-    ) -> tuple[ExactEngine, ExactPosterior]:
+        self, data: DataLike, gamma: float | None, executor: Any, before: Any, model: Model, every: int
+    ) -> tuple[ExactEngine, Any]:
         """The engine with further data, and the posterior of the same model given all of them."""
         parts = []
         for source in Sources.of(data, gamma):
@@ -171,8 +215,7 @@ class ExactEngine:
             if (n := parts[-1].n_dims) != self.n_dims:
                 raise ValueError(f"{source.name}: states have {n} dimensions; expected {self.n_dims}.")
         both = replace(self, data=Trajectories.concatenate([self.data, *parts]))
-        model = before.model.with_noise(before.model.noise_variance / every)
-        return both, both.condition(model, every)
+        return both, both.bootstrap(model) if before.bootstraps else both.condition(model, every)
 
 
 def check_columns(n_dims: int, expected: int) -> None:

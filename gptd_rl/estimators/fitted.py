@@ -13,7 +13,9 @@ from gptd_rl.data.actions import NO_ACTIONS, Actions, ContinuousActions, Discret
 from gptd_rl.data.trajectories import Trajectories
 from gptd_rl.estimators.engines import ExactEngine
 from gptd_rl.inference.features import InducingFeatures
+from gptd_rl.inference.instrumental import InstrumentalPosterior, MomentSolution, MomentStatistics, WhiteFeatures
 from gptd_rl.inference.model import Model
+from gptd_rl.inference.posterior import Evidence
 from gptd_rl.inference.sparse import Solution, SparsePosterior, SparseVariance
 from gptd_rl.inference.statistics import Statistics
 from gptd_rl.kernels import registry
@@ -21,6 +23,8 @@ from gptd_rl.temporal.targets import Noise
 from gptd_rl.types import IntArray
 
 SCALARS = ("prior_trace", "n_rows", "log_jacobian")
+MOMENT_SCALARS = ("squared_rewards", "n_rows", "total_loss", "smallest_loss")
+MOMENT_ARRAYS = ("gram", "cross", "moment", "difference_gram", "difference_moment")
 ARRAYS = ("states", "rewards", "discounts", "lengths", "terminated", "actions")
 
 
@@ -35,6 +39,7 @@ class FittedModel:
     thinning: int
     is_exact: bool
     actions: Actions
+    evidence: Evidence
 
 
 def arrays_of(fitted: FittedModel) -> tuple[dict[str, Any], dict[str, Any]]:
@@ -48,7 +53,14 @@ def arrays_of(fitted: FittedModel) -> tuple[dict[str, Any], dict[str, Any]]:
         noise_is_fixed=fitted.model.noise_is_fixed,
         thinning=fitted.thinning,
         exact=fitted.is_exact,
+        bootstrap=fitted.posterior.bootstraps,
+        evidence=asdict(fitted.evidence),
     )
+    if isinstance(fitted.posterior, InstrumentalPosterior) and not fitted.posterior.is_exact:
+        moments = fitted.posterior.solution.statistics
+        arrays |= dict(inducing_points=fitted.posterior.inducing_points, moment_noise=fitted.posterior.noise)
+        arrays |= {name: getattr(moments, name) for name in MOMENT_ARRAYS}
+        header["moments"] = {name: getattr(moments, name) for name in MOMENT_SCALARS}
     if isinstance(fitted.posterior, SparsePosterior):
         known = fitted.posterior.solution.statistics
         arrays |= dict(
@@ -69,15 +81,35 @@ def fitted_from(
     data = data_from(arrays)
     template = Model(registry.build(header["kernel"]), 1.0, header["noise_is_fixed"])
     model, inputs, every = template.with_theta(arrays["theta"]), arrays["inputs"], header["thinning"]
-    if "statistics" not in header:
+    evidence, engine = Evidence(**header["evidence"]), None
+    posterior: Any
+    if "moments" in header:
+        posterior = _bootstrapped(model, actions, header, arrays)
+    elif "statistics" in header:
+        posterior = _sparse(model, every, noise, variance, header, arrays)
+    else:
         engine = ExactEngine(data, noise, inputs, actions)
-        posterior: Any = engine.condition(model, every)
-        return FittedModel(posterior, data, inputs, model, every, header["exact"], actions), engine
+        posterior = engine.bootstrap(model) if header["bootstrap"] else engine.condition(model, every)
+    return FittedModel(posterior, data, inputs, model, every, header["exact"], actions, evidence), engine
+
+
+def _sparse(
+    model: Model, every: int, noise: Noise, variance: SparseVariance, header: dict[str, Any], arrays: dict[str, Any]
+) -> SparsePosterior:
+    """The sparse posterior from its statistics."""
     known = Statistics(arrays["gram"], arrays["nullspace_gram"], **header["statistics"])
     features = InducingFeatures(model.kernel, arrays["inducing_points"], whitened=True)
     solution = Solution.of(model.with_noise(every * model.noise_variance), features, known)
-    posterior = SparsePosterior(solution, arrays["noise_moments"], variance, noise)
-    return FittedModel(posterior, data, inputs, model, every, header["exact"], actions), None
+    return SparsePosterior(solution, arrays["noise_moments"], variance, noise)
+
+
+def _bootstrapped(
+    model: Model, actions: Actions, header: dict[str, Any], arrays: dict[str, Any]
+) -> InstrumentalPosterior:
+    """Values by instruments from their statistics."""
+    known = MomentStatistics(**{name: arrays[name] for name in MOMENT_ARRAYS}, **header["moments"])
+    features = WhiteFeatures(InducingFeatures(model.kernel, arrays["inducing_points"], whitened=True))
+    return InstrumentalPosterior(features, MomentSolution.of(known), arrays["moment_noise"], False, actions.n_columns)
 
 
 def data_from(arrays: dict[str, Any]) -> Trajectories:

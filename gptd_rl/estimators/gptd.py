@@ -125,7 +125,7 @@ class GPTD(Estimator, StatePredictions):
             Show how the search goes.
         """
         self._check_parameters()
-        return self._fit(self._open(data, gamma, executor, NO_ACTIONS), every=None, progress_bar=progress_bar)
+        return self._fit(self._open(data, gamma, executor, NO_ACTIONS), progress_bar=progress_bar)
 
     @one_blas_thread()
     def partial_fit(self, data: DataLike, *, gamma: float | None = None, executor: Any = None) -> Self:

@@ -123,6 +123,7 @@ class GPTDQ(GreedyQ):
         noise_share: float = 3e-3,
         mean: Mean = None,
         noise: Noise = "stochastic",
+        bootstrap: bool | str = "auto",
         objective: str = "auto",
         thinning: int | None = None,
         method: str = "auto",
@@ -141,6 +142,7 @@ class GPTDQ(GreedyQ):
             kernel,
             mean=mean,
             noise=noise,
+            bootstrap=bootstrap,
             objective=objective,
             thinning=thinning,
             method=method,
@@ -216,7 +218,7 @@ class GPTDQ(GreedyQ):
         if isinstance(policy, str):
             return self._fit_greedy(data, actions, policy)
         pairs = _in_pairs(data, actions, policy)
-        return self._fit(self._open(pairs, gamma, executor, actions), every=None, progress_bar=progress_bar)
+        return self._fit(self._open(pairs, gamma, executor, actions), progress_bar=progress_bar)
 
     @one_blas_thread()
     def partial_fit(

@@ -47,7 +47,7 @@ MIN_SPREAD = 1e-6
 
 
 @dataclass(frozen=True, eq=False)
-class Transitions:
+class ActionTransitions:
     """Transitions (x, a, r, x') of state-action pairs.
 
     Attributes
@@ -70,7 +70,7 @@ class Transitions:
     bounds: tuple[float, float]
 
     @classmethod
-    def of(cls, pairs: Trajectories) -> Transitions:
+    def of(cls, pairs: Trajectories) -> ActionTransitions:
         """Transitions of trajectories whose states are pairs [x, a]."""
         i = np.flatnonzero(pairs.has_transition)
         gamma = float(pairs.discounts[i].max(initial=0.0))
@@ -149,7 +149,8 @@ class GreedyFit:
         posterior = self.posterior
         kernel = _rescale(self.kernel, amplitude=posterior.signal_variance)
         model = Model(kernel * ActionDelta(actions.n, actions.correlation), posterior.noise_variance)
-        return FittedModel(posterior, pairs, np.arange(pairs.n_dims), model, 1, False, actions)
+        inputs = np.arange(pairs.n_dims)
+        return FittedModel(posterior, pairs, inputs, model, 1, False, actions, posterior.evidence(model))
 
     def to_arrays(self) -> tuple[dict[str, Any], dict[str, Array]]:
         """A description for JSON, and arrays; with the data, `from_arrays` builds the fit again."""
@@ -167,7 +168,7 @@ class GreedyFit:
     @classmethod
     def from_arrays(cls, description: Mapping[str, Any], arrays: Mapping[str, Array], pairs: Trajectories) -> GreedyFit:
         """Build what `to_arrays` took apart, with the state-action pairs that were fitted."""
-        data, kernel = Transitions.of(pairs), registry.build(description["kernel"])
+        data, kernel = ActionTransitions.of(pairs), registry.build(description["kernel"])
         features = StateFeatures(kernel, arrays["inducing_points"])
         regression = ActionRegression.of(features(data.states), data.actions, ActionPrior(**description["prior"]))
         mean = QFunction(kernel, features.inducing_points, arrays["weights"], description["prior_mean"])
@@ -234,7 +235,7 @@ def fit_greedy(
     rng : Generator
         Subsamples candidates for inducing states, and targets for model selection.
     """
-    data = Transitions.of(pairs)
+    data = ActionTransitions.of(pairs)
     low, high = data.bounds
     mu = high if prior_mean is None else float(prior_mean)
     values = np.full(len(data.rewards), high)
@@ -250,7 +251,7 @@ def fit_greedy(
 
 
 def _iterate(
-    data: Transitions,
+    data: ActionTransitions,
     prior: ActionPrior,
     kernel: Kernel,
     n_inducing: int,

@@ -7,6 +7,7 @@ from typing import Any, Self
 
 import numpy as np
 
+from gptd_rl.estimators.planning import Plan
 from gptd_rl.inference.posterior import Evidence
 from gptd_rl.kernels import Kernel
 from gptd_rl.threads import one_blas_thread
@@ -66,6 +67,6 @@ def _prune(v: Any, threshold: float) -> Any:
     if isinstance(kernel, Kernel):  # over all inputs, pruned before or not
         kernel = kernel.take_inputs(columns[columns < v.data_.n_dims - v.actions_.n_categorical])
     pruned = type(v)(**v.get_params(deep=False) | dict(mean=v.mean_))
-    pruned._fit(engine.with_inputs(columns), v.thinning_, kernel)
+    pruned._fit(engine.with_inputs(columns), Plan(v.bootstrap_, v.thinning_), kernel)
     pruned.pruning_ = Pruning(kept, np.setdiff1d(v.inputs_, kept), v.evidence_, pruned.evidence_)
     return pruned

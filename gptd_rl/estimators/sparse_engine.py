@@ -16,6 +16,13 @@ from gptd_rl.data.trajectories import Trajectories
 from gptd_rl.estimators.engines import EXACT_SIZE, ExactEngine, check_columns, check_values_are_finite, small_engine
 from gptd_rl.inference.features import InducingFeatures
 from gptd_rl.inference.inducing import InducingPointSelector
+from gptd_rl.inference.instrumental import (
+    InstrumentalPosterior,
+    MomentSolution,
+    WhiteFeatures,
+    moment_noise,
+    moment_statistics,
+)
 from gptd_rl.inference.model import Model
 from gptd_rl.inference.posterior import Evidence
 from gptd_rl.inference.sparse import Solution, SparsePosterior, SparseVariance
@@ -25,12 +32,14 @@ from gptd_rl.memory import available_bytes
 from gptd_rl.progress import FitProgress
 from gptd_rl.selection import objectives
 from gptd_rl.selection.bound import Bound, FixedBound
+from gptd_rl.selection.moments import MomentProblem
 from gptd_rl.selection.objectives import Prior
 from gptd_rl.selection.scales import measure_scale
 from gptd_rl.selection.search import SelectionProblem, coarse_levels
 from gptd_rl.sharding.dataset import ShardedDataset, open_dataset
 from gptd_rl.sharding.summary import DatasetSummary, concatenate, contiguous_sample, sample, summarize
 from gptd_rl.temporal.targets import Noise
+from gptd_rl.temporal.transitions import Transitions
 from gptd_rl.types import Array, DataLike, IntArray
 
 # States that the search sees before it goes to all of them, and the largest sample it treats exactly.
@@ -156,6 +165,20 @@ class SparseEngine:
         [known] = fixed.statistics(model)
         return self._posterior(model, every, fixed.features(model, whitened=True), known, self.dataset)
 
+    @cached_property
+    def moments(self) -> MomentProblem:
+        """Model selection by instrumented rewards of contiguous pieces."""
+        transitions = Transitions.of(self.contiguous_sample, self.actions.n_columns)
+        return MomentProblem.of(transitions, self.scale, self.actions.n_categorical)
+
+    def bootstrap(self, model: Model) -> InstrumentalPosterior:
+        """Values by instruments: one pass for the weights, one for the noise."""
+        inducing_points = self.bound.found(model).states
+        features, columns = WhiteFeatures.of(model.kernel, inducing_points), self.actions.n_columns
+        solution = MomentSolution.of(self.dataset.sum(moment_statistics, features, columns))
+        noise = self.dataset.sum(moment_noise, features, solution, columns)
+        return InstrumentalPosterior(features, solution, noise, False, columns)
+
     def _posterior(
         self,
         model: Model,
@@ -195,18 +218,26 @@ class SparseEngine:
         return new
 
     def with_more(
-        self, data: DataLike, gamma: float | None, executor: Any, before: SparsePosterior, every: int
-    ) -> tuple[SparseEngine, SparsePosterior]:
+        self, data: DataLike, gamma: float | None, executor: Any, before: Any, model: Model, every: int
+    ) -> tuple[SparseEngine, Any]:
         """The engine with further data, and the posterior `before` conditioned on them; its inducing points stay."""
         more = open_dataset(data, self.noise, gamma, executor)
         summary = self.summary + summarize(more, self.summary.limit, self.n_dims)
         more = more.changed(inputs=self.inputs)
-        model = before.solution.model.with_noise(before.solution.model.noise_variance / every)
-        features = before.solution.features
-        known = before.solution.statistics + more.sum(statistics, features)
-        posterior = self._posterior(model, every, features, known, more, before.noise_moments)
+        posterior = self._bootstrap_more(more, before) if before.bootstraps else self._more(more, before, model, every)
         still_exact = self.is_exact and summary.n_distinct == self.summary.n_distinct  # no state is new
         return replace(self, dataset=self.dataset + more, summary=summary, is_exact=still_exact), posterior
+
+    def _more(self, more: ShardedDataset, before: SparsePosterior, model: Model, every: int) -> SparsePosterior:
+        features = before.solution.features
+        known = before.solution.statistics + more.sum(statistics, features)
+        return self._posterior(model, every, features, known, more, before.noise_moments)
+
+    def _bootstrap_more(self, more: ShardedDataset, before: InstrumentalPosterior) -> InstrumentalPosterior:
+        features, columns = before.features, self.actions.n_columns
+        solution = MomentSolution.of(before.solution.statistics + more.sum(moment_statistics, features, columns))
+        noise = before.noise + more.sum(moment_noise, features, solution, columns)
+        return replace(before, solution=solution, noise=noise)
 
 
 def make_engine(

@@ -259,6 +259,8 @@ class ActionPosterior:
         fit = float(y @ (y - self.regression.fitted(self._whitened_weights))) / self.noise_variance
         return Evidence(0.5 * float(log_det + n * np.log(self.noise_variance)), 0.5 * fit, n)
 
+    bootstraps = False  # targets are given
+
     @property
     def inducing_points(self) -> Array:
         """The inducing states, of shape (m, n_dims)."""

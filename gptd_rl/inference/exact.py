@@ -16,11 +16,11 @@ from gptd_rl import linalg
 from gptd_rl.data.trajectories import Trajectories
 from gptd_rl.inference.model import Model
 from gptd_rl.inference.posterior import Evidence, in_chunks, sample_gaussian
-from gptd_rl.temporal.targets import Targets, build_targets
+from gptd_rl.temporal.targets import LinearTargets, Targets, build_targets
 from gptd_rl.types import Array
 
 
-def covariance(model: Model, targets: Targets, scratch: Array | None = None) -> Array:
+def covariance(model: Model, targets: LinearTargets, scratch: Array | None = None) -> Array:
     """Lower triangle of S = FᵀKF + σ²I, of shape (q, q); in `scratch`, of shape (u, u), where that can be."""
     S = targets.operator.project_covariance(model.kernel.lower(targets.states, scratch))
     S = np.ascontiguousarray(S)
@@ -28,7 +28,7 @@ def covariance(model: Model, targets: Targets, scratch: Array | None = None) -> 
     return S
 
 
-def factorise(model: Model, targets: Targets, scratch: Array | None = None) -> Array:
+def factorise(model: Model, targets: LinearTargets, scratch: Array | None = None) -> Array:
     """Cholesky factor of S, of shape (q, q)."""
     parts = targets.parts(model.kernel)
     if len(parts) == 1:
@@ -39,12 +39,12 @@ def factorise(model: Model, targets: Targets, scratch: Array | None = None) -> A
     return L
 
 
-def evidence(model: Model, targets: Targets, scratch: Array | None = None) -> Evidence:
+def evidence(model: Model, targets: LinearTargets, scratch: Array | None = None) -> Evidence:
     """Log marginal likelihood of the rewards."""
     return reduce(add, (_solve(model, part, _fitting(scratch, part))[0] for _, part in targets.parts(model.kernel)))
 
 
-def evidence_and_gradient(model: Model, targets: Targets, scratch: Array | None = None) -> tuple[Evidence, Array]:
+def evidence_and_gradient(model: Model, targets: LinearTargets, scratch: Array | None = None) -> tuple[Evidence, Array]:
     """Log marginal likelihood, and the gradient of *minus* it with respect to θ."""
     values, gradients = [], []
     for _, part in targets.parts(model.kernel):
@@ -58,27 +58,27 @@ def evidence_and_gradient(model: Model, targets: Targets, scratch: Array | None 
     return reduce(add, values), np.sum(gradients, axis=0)
 
 
-def _solve(model: Model, targets: Targets, scratch: Array | None) -> tuple[Evidence, Array, Array]:
+def _solve(model: Model, targets: LinearTargets, scratch: Array | None) -> tuple[Evidence, Array, Array]:
     """Evidence, the factor of S and w = S⁻¹y, of shape (q,)."""
     L = factorise(model, targets, scratch)
     w = linalg.solve(L, targets.y)
     return _evidence(model, targets, L, w), L, w
 
 
-def _fitting(scratch: Array | None, part: Targets) -> Array | None:
+def _fitting(scratch: Array | None, part: LinearTargets) -> Array | None:
     """As much of `scratch` as a part needs."""
     u = len(part.states)
     return scratch if scratch is None or len(scratch) == u else scratch.reshape(-1)[: u * u].reshape(u, u)
 
 
-def gradient(model: Model, targets: Targets, A: Array, extra: float = 0.0) -> Array:
+def gradient(model: Model, targets: LinearTargets, A: Array, extra: float = 0.0) -> Array:
     """∂L/∂θ from A = ∂L/∂S (lower triangle, overwritten); `extra` is what ∂L/∂log σ² has beside it."""
     noise = model.noise_variance * float(np.trace(A)) + extra
     by_value = targets.operator.pull_back(A)  # ∂L/∂K = F A Fᵀ  [u, u]
     return model.pack_gradient(model.kernel.contract_lower(by_value, targets.states), noise)
 
 
-def fisher_information(model: Model, targets: Targets, step: float = 1e-4) -> Array:
+def fisher_information(model: Model, targets: LinearTargets, step: float = 1e-4) -> Array:
     """Expected curvature of −log p(r) at θ, of shape (P, P): ½ tr(S⁻¹ ∂S/∂θ_i S⁻¹ ∂S/∂θ_j).
 
     Each ∂S/∂θ_i is taken by central differences and whitened: W_i = L⁻¹ ∂S/∂θ_i L⁻ᵀ, so that the result is the Gram
@@ -106,7 +106,7 @@ def _moved(model: Model, i: int, step: float) -> Model:
     return model.with_theta(theta)
 
 
-def _evidence(model: Model, targets: Targets, L: Array, w: Array) -> Evidence:
+def _evidence(model: Model, targets: LinearTargets, L: Array, w: Array) -> Evidence:
     noise = model.noise_variance
     log_det = linalg.log_det(L) + targets.n_merged_rows * np.log(noise)
     fit = float(targets.y @ w) + targets.within_visit_ss / noise
@@ -124,6 +124,7 @@ class ExactPosterior:
     squared_errors: Array  # δ_t², squared TD errors of the posterior mean  [n]
 
     inducing_points = None  # all states are in use
+    bootstraps = False
 
     @classmethod
     def condition(cls, model: Model, targets: Targets) -> ExactPosterior:

@@ -25,6 +25,9 @@ from gptd_rl.types import Array, IntArray
 # Residuals below this share of the prior variance are rounding errors.
 ROUNDING = 1e-12
 
+# An inducing point is redundant where the others explain all but this share of its variance.
+REDUNDANT = 1e-11
+
 # Candidates drawn for each pivot.
 N_DRAWN = 16
 

@@ -72,6 +72,8 @@ class OnlinePosterior:
         λ, the weight of the past at each new row.
     """
 
+    bootstraps = False
+
     def __init__(
         self,
         kernel: Kernel,

@@ -44,6 +44,11 @@ class Posterior(Protocol):
     """The posterior over values, at states of shape (m, n_inputs)."""
 
     @property
+    def bootstraps(self) -> bool:
+        """Whether values come from single transitions by instruments, instead of from returns."""
+        ...
+
+    @property
     def inducing_points(self) -> Array | None:
         """Inducing points of shape (k, n_inputs); None if the posterior is exact."""
         ...

@@ -131,6 +131,8 @@ class SparsePosterior:
     kind: SparseVariance = "projected_process"
     noise: Noise = "stochastic"
 
+    bootstraps = False
+
     @property
     def inducing_points(self) -> Array:
         """Z, of shape (m, n_dims)."""

@@ -11,16 +11,13 @@ from typing import Any, Protocol
 import numpy as np
 
 from gptd_rl.inference.features import InducingFeatures, KernelSplit
-from gptd_rl.inference.inducing import InducingPointSelector, independent
+from gptd_rl.inference.inducing import REDUNDANT, InducingPointSelector, independent
 from gptd_rl.inference.model import Model
 from gptd_rl.inference.posterior import Evidence
 from gptd_rl.inference.sparse import Solution
 from gptd_rl.inference.statistics import Statistics, pull_back, statistics
 from gptd_rl.selection.objectives import Objective
 from gptd_rl.types import Array
-
-# An inducing point is left out where the others explain all but this share of its variance.
-REDUNDANT = 1e-11
 
 # Rounding errors of the bound, in nats for each reward, that are worth the cost of whitened features; with no more
 # rewards than these, any are.

@@ -11,7 +11,7 @@ from gptd_rl.inference import exact
 from gptd_rl.inference.model import Model
 from gptd_rl.kernels import DataScale
 from gptd_rl.selection.optimise import Function
-from gptd_rl.temporal.targets import Targets
+from gptd_rl.temporal.targets import LinearTargets
 from gptd_rl.types import Array, BoolArray
 
 
@@ -69,7 +69,7 @@ class Coordinates:
 
         return f
 
-    def curvature(self, x: Array, targets: Targets) -> Array:
+    def curvature(self, x: Array, targets: LinearTargets) -> Array:
         """Fisher information of `targets` at `x`, with a ridge of a tenth of a nat."""
         information = exact.fisher_information(self.unpack(x), targets)[np.ix_(self.free, self.free)]
         slope = self._slope(x)

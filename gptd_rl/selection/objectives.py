@@ -24,7 +24,7 @@ from gptd_rl.inference import exact
 from gptd_rl.inference.model import Model
 from gptd_rl.inference.posterior import Evidence
 from gptd_rl.kernels import DataScale
-from gptd_rl.temporal.targets import Targets
+from gptd_rl.temporal.targets import LinearTargets, Targets
 from gptd_rl.types import Array, IntArray
 
 # The thinned evidence is averaged over this many offsets; over more while the parts are small, over fewer if they are
@@ -76,7 +76,7 @@ class MarginalLikelihood(ExactObjective):
     Keeps one buffer, since fresh memory costs time.
     """
 
-    def __init__(self, *parts: Targets) -> None:
+    def __init__(self, *parts: LinearTargets) -> None:
         self.parts = parts
         self.n_rows = round(np.mean([part.n_rows for part in parts]))
         self._memory = np.empty(max(len(part.states) for part in parts) ** 2)
@@ -94,7 +94,7 @@ class MarginalLikelihood(ExactObjective):
         """Evidence with its complexity and fit, averaged over the parts."""
         return Evidence.mean([exact.evidence(model, part, self._scratch(part)) for part in self.parts])
 
-    def _scratch(self, part: Targets) -> Array:
+    def _scratch(self, part: LinearTargets) -> Array:
         n = len(part.states)
         return self._memory[: n * n].reshape(n, n)
 

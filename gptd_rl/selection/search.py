@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -21,7 +22,7 @@ from gptd_rl.selection import objectives
 from gptd_rl.selection.coordinates import Coordinates
 from gptd_rl.selection.objectives import MarginalLikelihood, Objective, Prior
 from gptd_rl.selection.optimise import Function, Optimum, lbfgs, quasi_newton
-from gptd_rl.temporal.targets import Noise, Targets, build_targets
+from gptd_rl.temporal.targets import LinearTargets, Noise, Targets, build_targets
 from gptd_rl.types import Array
 
 # Searches explore on about this many states before they touch more.
@@ -37,15 +38,40 @@ REFINE_DISTANCE = 0.5
 MAX_REFINEMENTS = 3
 
 
+class SearchProblem(Protocol):
+    """An objective, and a way to minimise it."""
+
+    @property
+    def objective(self) -> Any:
+        """What the result is judged by."""
+        ...
+
+    @property
+    def scale(self) -> DataScale:
+        """Scale of the data."""
+        ...
+
+    def search(
+        self,
+        guesses: Sequence[Model],
+        noise_floor: float,
+        report: Callable[[float], None] | None = None,
+        start: Model | None = None,
+        n_jobs: int | None = None,
+    ) -> SearchResult:
+        """Minimise the objective from some guesses, or from a model known to be near the optimum."""
+        ...
+
+
 @dataclass(frozen=True, eq=False)
 class SelectionProblem:
     """An objective on all of the data, and growing samples of the data on the way to it."""
 
     objective: Objective
-    coarse_levels: tuple[Targets, ...]  # about COARSE_SIZE states, then twice as many each time
+    coarse_levels: tuple[LinearTargets, ...]  # about COARSE_SIZE states, then twice as many each time
     scale: DataScale
     prior: Prior | None = None
-    merged: Targets | None = None  # all of the data, where repeated states make them small
+    merged: LinearTargets | None = None  # all of the data, where repeated states make them small
     intermediate_levels: tuple[Objective, ...] = ()  # further steps from the coarse levels to all data
 
     @classmethod
@@ -74,6 +100,17 @@ class SelectionProblem:
             return value + penalty, gradient + slope
 
         return penalized
+
+    def search(
+        self,
+        guesses: Sequence[Model],
+        noise_floor: float,
+        report: Callable[[float], None] | None = None,
+        start: Model | None = None,
+        n_jobs: int | None = None,
+    ) -> SearchResult:
+        """Search from coarse to fine."""
+        return search(self, guesses, noise_floor, report, start, n_jobs)
 
 
 def coarse_levels(data: Trajectories, noise: Noise, largest: int | None = None) -> tuple[Targets, ...]:

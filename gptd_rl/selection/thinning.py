@@ -8,6 +8,7 @@ a short list, predict every episode from the rest, and keep the largest τ that 
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -28,6 +29,8 @@ VALIDATION_SIZE = 1000
 MIN_SEGMENTS = 5
 # Noise of less than this share of the returns' variance is none.
 NEGLIGIBLE_NOISE = 5e-3
+# States that a thinning must leave, to tell noise from a value function that few states do not resolve.
+MIN_THINNED = 30
 
 
 @dataclass(frozen=True, eq=False)
@@ -73,7 +76,11 @@ def validation_subset(data: Trajectories) -> Trajectories:
 
 
 def choose(
-    data: Trajectories, noise: Noise, kernel: str | Kernel, options: SearchOptions
+    data: Trajectories,
+    noise: Noise,
+    kernel: str | Kernel,
+    options: SearchOptions,
+    bootstraps: Callable[[], bool] | None = None,
 ) -> tuple[ThinningResult | None, list[ThinningResult]]:
     """Choose the thinning: None for τ = 1 without further ado, or the result that won; and all results.
 
@@ -88,16 +95,22 @@ def choose(
     kernel : str or Kernel
         As in `GPTD`; "factor" and "auto" are tried as "ard".
     options : SearchOptions
+    bootstraps : callable, optional
+        Asked about a stochastic system: True if values will bootstrap. Then no smaller τ is tried.
     """
     part = validation_subset(data)
     *smaller, largest = candidates(part)
-    if not smaller:
+    if not smaller and bootstraps is None:
         return None, []
+    if bootstraps is not None:
+        *smaller, largest = [t for t in (*smaller, largest) if t == 1 or len(part) >= MIN_THINNED * t]
     kernel = "ard" if kernel in ("factor", "auto") else kernel
     targets = build_targets(part, noise, merge=False)
     last = _try(largest, part, targets, kernel, options)
     if last.noise_share < NEGLIGIBLE_NOISE:
         return None, [last]
+    if bootstraps is not None and bootstraps():
+        return last, [last]
     results = [*(_try(every, part, targets, kernel, options) for every in smaller), last]
     best = min(results, key=lambda t: t.error)
     return next(t for t in reversed(results) if _as_good(t, best)), results

@@ -10,7 +10,7 @@ import numpy as np
 
 from gptd_rl.inference.model import Model
 from gptd_rl.kernels import ARD, ActionDelta, DataScale, FactorAnalysis, Guess, Isotropic, Kernel, paper_kernel
-from gptd_rl.selection.search import SelectionProblem, search
+from gptd_rl.selection.search import SearchProblem
 
 VARIANTS = ("isotropic", "ard", "factor", "auto")
 
@@ -94,12 +94,12 @@ class SearchOptions:
             models = [replace(m, noise_variance=self.noise_variance, noise_is_fixed=True) for m in models]
         return models
 
-    def run(self, problem: SelectionProblem, guesses: Sequence[Model]) -> Candidate:
+    def run(self, problem: SearchProblem, guesses: Sequence[Model]) -> Candidate:
         """Search one variant."""
         kernel = guesses[0].kernel
         same = self.start is not None and self.start.parameter_names == guesses[0].parameter_names
         start = self.start if same else None
-        found = search(problem, guesses, self.noise_floor, self.report, start, self.n_jobs)
+        found = problem.search(guesses, self.noise_floor, self.report, start, self.n_jobs)
         e = problem.objective.evidence(found.model)
         return Candidate(
             kernel.label,
@@ -115,7 +115,7 @@ class SearchOptions:
         )
 
 
-def compare(kernel: str | Kernel, problem: SelectionProblem, options: SearchOptions) -> Comparison:
+def compare(kernel: str | Kernel, problem: SearchProblem, options: SearchOptions) -> Comparison:
     """Search every variant that `kernel` stands for: a name, "auto" for all of them, or a kernel of the user's own.
 
     Interrupted (Ctrl-C), it returns the variants that were tried.

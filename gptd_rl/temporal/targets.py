@@ -21,7 +21,7 @@ visits that no value function explains. So a run over u distinct states costs O(
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import Literal, Self
 
 import numpy as np
 from scipy import sparse
@@ -41,8 +41,8 @@ EMPTY_SHARE = 0.1
 
 
 @dataclass(frozen=True, eq=False)
-class Targets:
-    """All that the posterior and the objectives need to know of the data.
+class LinearTargets:
+    """All that the evidence needs to know of the data: ``y = FᵀV + ε``.
 
     Attributes
     ----------
@@ -53,32 +53,26 @@ class Targets:
     operator : Operator
         F, of shape (u, q).
     n_rows : int
-        Number of rewards, the rows of H.
+        Number of rewards, the rows of H; or of moments, where there are fewer.
     within_visit_ss : float
         Sum of squares among visits to the same state, which no value function explains.
     log_jacobian : float
         ½ log det HHᵀ for σ²HHᵀ noise, 0 for σ²I.
-    visits : ndarray of shape (n,) or None
-        Which of `states` each state of the data is, where visits were merged.
     """
 
-    data: Trajectories
-    noise: Noise
-    H: TemporalDifference
     states: Array
     y: Array
     operator: Operator
     n_rows: int
     within_visit_ss: float
     log_jacobian: float
-    visits: IntArray | None
 
     @property
     def n_merged_rows(self) -> int:
         """Rows without a target of their own (merged away), less the places that hold no target."""
         return self.n_rows - self.operator.n_targets
 
-    def parts(self, kernel: Kernel) -> list[tuple[IntArray, Targets]]:
+    def parts(self, kernel: Kernel) -> list[tuple[IntArray, Self]]:
         """Independent parts, each with its rows among the targets: S is block diagonal over them.
 
         There are several if K is block diagonal and every target depends on a single state. Parts have no visits.
@@ -88,7 +82,7 @@ class Targets:
             return [(np.arange(len(self.states)), self)]
         return [(rows, self._part(rows, self.within_visit_ss / len(blocks))) for rows in blocks]
 
-    def _part(self, rows: IntArray, within_visit_ss: float) -> Targets:
+    def _part(self, rows: IntArray, within_visit_ss: float) -> Self:
         """Some of the targets, with a share of `within_visit_ss`: only its sum over the parts has a meaning."""
         assert isinstance(self.operator, Scaling)
         weights = self.operator.weights[rows]
@@ -99,8 +93,26 @@ class Targets:
             operator=Scaling(weights),
             n_rows=round(float((weights**2).sum())),
             within_visit_ss=within_visit_ss,
-            visits=None,
         )
+
+
+@dataclass(frozen=True, eq=False)
+class Targets(LinearTargets):
+    """Targets of trajectories, from which a posterior follows.
+
+    Attributes
+    ----------
+    visits : ndarray of shape (n,) or None
+        Which of `states` each state of the data is, where visits were merged.
+    """
+
+    data: Trajectories
+    noise: Noise
+    H: TemporalDifference
+    visits: IntArray | None
+
+    def _part(self, rows: IntArray, within_visit_ss: float) -> Self:
+        return replace(super()._part(rows, within_visit_ss), visits=None)
 
     def reward_weights(self, g: Array) -> Array:
         """Turn weights on targets, of shape (q, m), into weights on rewards: ``gᵀy = uᵀr``; of shape (n, m)."""
@@ -132,13 +144,13 @@ def build_targets(data: Trajectories, noise: Noise, *, merge: bool = True) -> Ta
     H = TemporalDifference.of(data)
     if noise == "deterministic":
         rewards = np.where(H.has_row, data.rewards, 0.0)
-        whole = Targets(data, noise, H, data.states, rewards, Differences(H), H.shape[0], 0.0, 0.0, None)
+        whole = Targets(data.states, rewards, Differences(H), H.shape[0], 0.0, 0.0, data, noise, H, None)
         return _merge_tied(whole) if merge else whole
     returns, jacobian = discounted_returns(data), 0.5 * H.log_det_gram()
     if data.terminated.all():
         return _merge_visits(data, H, returns, merge)
     mirror = Reflection.of(data, H)
-    whole = Targets(data, noise, H, data.states, mirror.rmatvec(returns), mirror, H.shape[0], 0.0, jacobian, None)
+    whole = Targets(data.states, mirror.rmatvec(returns), mirror, H.shape[0], 0.0, jacobian, data, noise, H, None)
     return _merge_tied(whole) if merge else whole
 
 
@@ -161,7 +173,7 @@ def _merge_visits(data: Trajectories, H: TemporalDifference, returns: Array, mer
     within_visit_ss = float(((returns - means[visits]) ** 2).sum()) if len(states) < len(data) else 0.0
     weights = np.sqrt(counts)
     return Targets(
-        data, "stochastic", H, states, weights * means, Scaling(weights), len(data), within_visit_ss, 0.0, visits
+        states, weights * means, Scaling(weights), len(data), within_visit_ss, 0.0, data, "stochastic", H, visits
     )
 
 
@@ -198,15 +210,4 @@ def _merge_tied(whole: Targets) -> Targets:
     moment: Array = E.T @ whole.operator.matvec(whole.y)  # EᵀFy
     y = operator.inverse.T @ moment  # R⁺EᵀFy
     within_visit_ss = max(0.0, float(whole.y @ whole.y - y @ y))
-    return Targets(
-        data,
-        whole.noise,
-        H,
-        states,
-        y,
-        operator,
-        whole.n_rows,
-        within_visit_ss,
-        whole.log_jacobian,
-        visits,
-    )
+    return Targets(states, y, operator, whole.n_rows, within_visit_ss, whole.log_jacobian, data, whole.noise, H, visits)

@@ -23,12 +23,11 @@ from gptd_rl.data.trajectories import Trajectories
 from gptd_rl.inference import exact
 from gptd_rl.inference import posterior as posterior_module
 from gptd_rl.inference.features import InducingFeatures, KernelSplit
-from gptd_rl.inference.inducing import incomplete_cholesky, independent
+from gptd_rl.inference.inducing import REDUNDANT, incomplete_cholesky, independent
 from gptd_rl.inference.model import Model
 from gptd_rl.inference.sparse import Solution, SparsePosterior
 from gptd_rl.inference.statistics import Statistics, noise_moments, pull_back, statistics
 from gptd_rl.kernels import ARD, Kernel, paper_kernel
-from gptd_rl.selection.bound import REDUNDANT
 from gptd_rl.temporal import shards
 from gptd_rl.temporal.shards import Shard
 from gptd_rl.temporal.targets import build_targets, distinct
@@ -700,7 +699,7 @@ from pathlib import Path
 import numpy as np
 
 from gptd_rl.temporal import shards
-from gptd_rl.selection.bound import REDUNDANT
+from gptd_rl.inference.inducing import REDUNDANT
 from gptd_rl.kernels import ARD, paper_kernel
 from gptd_rl.inference.model import Model
 from gptd_rl.temporal.shards import Shard

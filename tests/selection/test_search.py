@@ -220,7 +220,7 @@ def test_rungs_of_the_ladder_double(monkeypatch):
     monkeypatch.setattr(gptd_rl.selection.search, "COARSE_SIZE", 40)
     data = Spiral().sample(400, np.random.default_rng(0))
     problem = SelectionProblem.of(data, "stochastic", "thinned", 1, measure_scale(data))
-    sizes = [len(seen.data) for seen in problem.coarse_levels]
+    sizes = [len(seen.states) for seen in problem.coarse_levels]
     assert_allclose(sizes, [40, 80, 160][: len(sizes)], rtol=0.3)
     assert len(sizes) >= 2
     assert problem.objective.n_rows == data.n_rows

@@ -135,7 +135,7 @@ def test_a_thinned_posterior_is_wider(runs):
     _, _, auto, x, _ = runs[0]
     same = GPTD(objective="marginal_likelihood")
     same.mean_ = None
-    same._adopt(auto._engine(""), auto.model_, 1)
+    same._adopt(auto._engine(""), auto.model_, 1, False)
     _, thinned_std = auto.predict(x, return_std=True)
     _, plain_std = same.predict(x, return_std=True)
     assert (thinned_std > plain_std).all()
