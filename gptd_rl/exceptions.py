@@ -47,3 +47,7 @@ class RelevanceWarning(UserWarning):
 
 class EvaluationWarning(UserWarning):
     """An evaluation during training failed and was skipped."""
+
+
+class ActionCoverageWarning(UserWarning):
+    """The data hold little about what the evaluated policy does."""

@@ -49,6 +49,11 @@ class SegmentedData(Protocol):
         ...
 
     @property
+    def policy_actions(self) -> Array | None:
+        """Weights and actions of the evaluated policy in each state, if it is not the one that acted."""
+        ...
+
+    @property
     def n_segments(self) -> int:
         """Number of segments."""
         ...
@@ -92,6 +97,7 @@ def check_record(
     lengths: ArrayLike,
     terminated: ArrayLike,
     actions: ArrayLike | None = None,
+    policy_actions: ArrayLike | None = None,
 ) -> dict[str, Any]:
     """Check the arrays of a record and return copies of them by name.
 
@@ -110,7 +116,10 @@ def check_record(
     a = None if actions is None else np.array(actions)
     if a is not None and len(a) != n:
         raise ValueError(f"actions must have one entry per state ({n}); got {len(a)}.")
-    return dict(states=x, rewards=r, discounts=gamma, lengths=sizes, terminated=flags, actions=a)
+    chosen = None if policy_actions is None else np.array(policy_actions, dtype=np.float64)
+    if chosen is not None and (chosen.ndim != 3 or len(chosen) != n):
+        raise ValueError(f"policy_actions must have shape ({n}, n_choices, 1 + n_columns); got {chosen.shape}.")
+    return dict(states=x, rewards=r, discounts=gamma, lengths=sizes, terminated=flags, actions=a, policy_actions=chosen)
 
 
 def _check_segments(lengths: ArrayLike, terminated: ArrayLike, n: int) -> tuple[IntArray, BoolArray]:

@@ -47,6 +47,7 @@ def take_rows(data: SegmentedData, rows: Any, **replaced: Any) -> dict[str, Any]
         lengths=data.lengths,
         terminated=data.terminated,
         actions=None if data.actions is None else data.actions[rows],
+        policy_actions=None if data.policy_actions is None else data.policy_actions[rows],
     )
     return arrays | replaced
 

@@ -45,6 +45,8 @@ class Trajectories:
         Whether the last state of each segment is terminal (True) or the run was cut off there (False).
     actions : ndarray of shape (n_states, ...), optional
         Action taken in each state; zero where nothing follows.
+    policy_actions : ndarray of shape (n_states, n_choices, 1 + n_columns), optional
+        For states that are pairs [x, a]: weights and actions of the evaluated policy in x (`data.logged_pairs`).
 
     Notes
     -----
@@ -65,6 +67,7 @@ class Trajectories:
     lengths: IntArray
     terminated: BoolArray
     actions: NDArray[Any] | None = field(default=None)
+    policy_actions: Array | None = field(default=None)
 
     def __post_init__(self) -> None:
         self._set(check_record(**self._fields()))
@@ -81,7 +84,7 @@ class Trajectories:
     def _trusted(cls, **arrays: Any) -> Trajectories:
         """Build from arrays that obey the rules already, without checks or copies."""
         new = object.__new__(cls)
-        new._set(arrays)
+        new._set({"actions": None, "policy_actions": None} | arrays)
         return new
 
     def __getstate__(self) -> dict[str, Any]:
@@ -272,7 +275,8 @@ class Trajectories:
         if len(widths) > 1:
             raise ValueError(f"cannot join states of different widths: got {sorted(widths)}.")
         with_actions = [p.actions for p in parts if p.actions is not None]
-        if with_actions and len(with_actions) < len(parts):
+        chosen = [p.policy_actions for p in parts if p.policy_actions is not None]
+        if any(known and len(known) < len(parts) for known in (with_actions, chosen)):
             raise ValueError("cannot join trajectories with actions to trajectories without.")
         return cls._trusted(
             states=np.concatenate([p.states for p in parts]),
@@ -281,6 +285,7 @@ class Trajectories:
             lengths=np.concatenate([p.lengths for p in parts]),
             terminated=np.concatenate([p.terminated for p in parts]),
             actions=np.concatenate(with_actions) if with_actions else None,
+            policy_actions=np.concatenate(chosen) if chosen else None,
         )
 
     def __getitem__(self, segments: int | slice | ArrayLike) -> Trajectories:

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import warnings
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, Literal, Self, overload
 
@@ -103,13 +104,22 @@ class Estimator(Predictions, Parameters, InputPruning, SaveAndLoad):
         return SparseOptions(subset_size, self.tolerance, self.sparse_variance)
 
     def _fit(
-        self, engine: Engine, plan: Plan | None = None, kernel: str | Kernel | None = None, progress_bar: bool = False
+        self,
+        engine: Engine,
+        plan: Plan | None = None,
+        kernel: str | Kernel | None = None,
+        progress_bar: bool = False,
+        reopen: Callable[[], Engine] | None = None,
     ) -> Self:
-        """Select a model for the data of `engine`; the plan is made from the data and the parameters if None."""
+        """Select a model for the data of `engine`; the plan is made from the data and the parameters if None.
+
+        If the plan is to bootstrap, the engine of `reopen` takes the place of `engine`, if there is one.
+        """
         kernel = self.kernel if kernel is None else kernel
         with fit_progress(progress_bar) as progress, engine.reporting_to(progress):
             options = self._search_options(engine.actions, None if progress is None else progress.evaluated)
             plan = make_plan(self, engine.contiguous_sample, kernel, options) if plan is None else plan
+            engine = reopen() if plan.bootstrap and reopen is not None else engine
             # The problem is handed over: its buffer must be gone when the posterior takes its own.
             comparison = compare(kernel, self._problem(engine, plan), replace(options, start=plan.start))
             if comparison.interrupted:

@@ -175,7 +175,7 @@ class ExactEngine:
     @cached_property
     def transitions(self) -> Transitions:
         """The data as single transitions."""
-        return Transitions.of(self.contiguous_sample, self.actions.n_columns)
+        return Transitions.of(self.contiguous_sample)
 
     @cached_property
     def moments(self) -> MomentProblem:
@@ -187,11 +187,9 @@ class ExactEngine:
         candidates = np.unique(self.transitions.points, axis=0)
         selector = InducingPointSelector(candidates, MAX_FEATURES, None)
         features = WhiteFeatures.of(model.kernel, selector.select(model, len(self.transitions)))
-        shard, columns = Shard.of(self.contiguous_sample, "stochastic"), self.actions.n_columns
-        solution = MomentSolution.of(moment_statistics(shard, features, columns))
-        return InstrumentalPosterior(
-            features, solution, moment_noise(shard, features, solution, columns), True, columns
-        )
+        shard = Shard.of(self.contiguous_sample, "stochastic")
+        solution = MomentSolution.of(moment_statistics(shard, features))
+        return InstrumentalPosterior(features, solution, moment_noise(shard, features, solution), True)
 
     def evidence(self, model: Model, inducing_points: Array | None) -> Evidence:
         """Log marginal likelihood of all rewards."""

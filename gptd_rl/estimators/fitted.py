@@ -25,7 +25,7 @@ from gptd_rl.types import IntArray
 SCALARS = ("prior_trace", "n_rows", "log_jacobian")
 MOMENT_SCALARS = ("squared_rewards", "n_rows", "total_loss", "smallest_loss")
 MOMENT_ARRAYS = ("gram", "cross", "moment", "difference_gram", "difference_moment")
-ARRAYS = ("states", "rewards", "discounts", "lengths", "terminated", "actions")
+ARRAYS = ("states", "rewards", "discounts", "lengths", "terminated", "actions", "policy_actions")
 
 
 @dataclass(frozen=True, eq=False)
@@ -84,7 +84,7 @@ def fitted_from(
     evidence, engine = Evidence(**header["evidence"]), None
     posterior: Any
     if "moments" in header:
-        posterior = _bootstrapped(model, actions, header, arrays)
+        posterior = _bootstrapped(model, header, arrays)
     elif "statistics" in header:
         posterior = _sparse(model, every, noise, variance, header, arrays)
     else:
@@ -103,13 +103,11 @@ def _sparse(
     return SparsePosterior(solution, arrays["noise_moments"], variance, noise)
 
 
-def _bootstrapped(
-    model: Model, actions: Actions, header: dict[str, Any], arrays: dict[str, Any]
-) -> InstrumentalPosterior:
+def _bootstrapped(model: Model, header: dict[str, Any], arrays: dict[str, Any]) -> InstrumentalPosterior:
     """Values by instruments from their statistics."""
     known = MomentStatistics(**{name: arrays[name] for name in MOMENT_ARRAYS}, **header["moments"])
     features = WhiteFeatures(InducingFeatures(model.kernel, arrays["inducing_points"], whitened=True))
-    return InstrumentalPosterior(features, MomentSolution.of(known), arrays["moment_noise"], False, actions.n_columns)
+    return InstrumentalPosterior(features, MomentSolution.of(known), arrays["moment_noise"], False)
 
 
 def data_from(arrays: dict[str, Any]) -> Trajectories:

@@ -10,9 +10,12 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from gptd_rl.data.actions import ContinuousActions, DiscreteActions
+from gptd_rl.data.logged_pairs import logged_pairs
 from gptd_rl.data.state_actions import to_state_actions
 from gptd_rl.data.trajectories import Trajectories
+from gptd_rl.estimators.action_coverage import warn_of_uncovered_actions
 from gptd_rl.estimators.greedy_q import GreedyQ
+from gptd_rl.estimators.planning import Plan
 from gptd_rl.estimators.storage import storable
 from gptd_rl.inference.sparse import SparseVariance
 from gptd_rl.kernels import Kernel
@@ -65,6 +68,8 @@ class GPTDQ(GreedyQ):
         value that the rewards allow, so that actions never tried look good.
     noise : {"stochastic", "deterministic"}
         As in `GPTD`: σ²HHᵀ, or σ²I for deterministic systems.
+    bootstrap : {"auto", True, False}
+        As in `GPTD`; "auto" always bootstraps for another policy than the one that made the data.
     objective, thinning, method, subset_size, tolerance, sparse_variance
         As in `GPTD`, for pairs instead of states: `subset_size` counts pairs.
     noise_variance, noise_floor, n_restarts, max_rank
@@ -180,28 +185,24 @@ class GPTDQ(GreedyQ):
         ----------
         data : Trajectories, path, Minari dataset, or an iterable of these
             With actions; otherwise as in `GPTD.fit`.
-        policy : object with `predict`, callable, GPTDQ, or "greedy", optional
+        policy : object with `action_probabilities` or `predict`, callable, GPTDQ, or "greedy", optional
             The policy to evaluate: anything that `collect` takes; it is asked about states as the data hold them. By
-            default the one that made the data. A deterministic one that made them should be given, too: it says what
-            follows the last state of a truncated segment, a transition which else is left out. A stochastic one should
-            not: asked again, it would answer differently. "greedy" is the policy that is greedy with respect to Q
-            itself (see Notes).
+            default the one that made the data. A stochastic policy over discrete actions should have a method
+            ``action_probabilities(states)``, of shape (n, n_actions): Q(x', ·) is then averaged over them. One that
+            answers differently when it is asked again is asked several times. "greedy" is the policy that is greedy
+            with respect to Q itself (see Notes).
         gamma, executor, progress_bar
             As in `GPTD.fit`.
 
         Notes
         -----
-        Data that another policy made are used for all they tell: each transition is ``r = Q(x, a) − γQ(x', π(x'))``, in
-        runs as long as the data went on as π would have, and cut where they did not. With many data that is right if
-        the system is deterministic. It is biased
+        Data that another policy made are used for all they tell: each transition is
+        ``r = Q(x, a) − γ Σ_a' π(a'|x') Q(x', a')`` plus a TD error, whoever acted. Instruments make that right in
+        stochastic systems, too. Where the data never took π's actions nearby, Q keeps its prior, all values that lead
+        there are uncertain, and `fit` warns with the share of such transitions.
 
-        - where transitions are stochastic: behind a cut, Q(x', π(x')) stands for all that may follow (x, a), and how
-          it differs from one x' to the next is taken for noise that has nothing to do with Q (the double-sampling
-          problem of Bellman residuals). σ²I has this bias at every step, cut or not; σ²HHᵀ has it at the cuts, and
-          not at all for terminated episodes of π itself. It can be larger than the spread of Q, more data do not
-          reduce it, and `confidence_interval` does not know of it.
-        - where the data never took π's actions: there Q is extrapolated by the kernel. The standard
-          deviation grows there, but all values that lead there depend on this guess, too.
+        ``bootstrap=False`` learns from runs as long as the data went on as π would have, cut where they did not; that
+        is biased where transitions are stochastic (the double-sampling problem of Bellman residuals).
 
         Recurrent policies cannot be asked about single states, and are not meant here.
 
@@ -217,8 +218,23 @@ class GPTDQ(GreedyQ):
         actions = self._find_actions(data)
         if isinstance(policy, str):
             return self._fit_greedy(data, actions, policy)
-        pairs = _in_pairs(data, actions, policy)
-        return self._fit(self._open(pairs, gamma, executor, actions), progress_bar=progress_bar)
+        logged = partial(self._open, gamma=gamma, executor=executor, actions=actions)
+        if self._bootstraps(policy):
+            engine = logged(_in_pairs(data, actions, policy, logged_pairs))
+            self._fit(engine, Plan(True), progress_bar=progress_bar)
+            warn_of_uncovered_actions(self.kernel_, engine, policy)
+            return self
+        engine = logged(_in_pairs(data, actions, policy, to_state_actions))
+        return self._fit(
+            engine,
+            progress_bar=progress_bar,
+            reopen=lambda: logged(_in_pairs(data, actions, policy, logged_pairs)),
+        )
+
+    def _bootstraps(self, policy: Any) -> bool:
+        """Whether Q bootstraps in any case: if asked for, and off-policy, where returns are those of another policy."""
+        off_policy = policy is not None and self.objective == "auto" and self.noise == "stochastic"
+        return self.bootstrap is True or (off_policy and self.bootstrap == "auto")
 
     @one_blas_thread()
     def partial_fit(
@@ -235,8 +251,7 @@ class GPTDQ(GreedyQ):
         """
         if not hasattr(self, "posterior_"):
             return self.fit(data, policy=policy, gamma=gamma, executor=executor)
-        pairs = _in_pairs(data, self._space, policy, gamma)
-        return self._add(pairs, gamma, executor)
+        return self._add(self._pairs(data, policy, gamma), gamma, executor)
 
     def condition(
         self,
@@ -260,8 +275,11 @@ class GPTDQ(GreedyQ):
         -------
         GPTDQ
         """
-        pairs = _in_pairs(data, self._space, policy, gamma)
-        return self._condition(pairs, gamma, executor, inducing_points)
+        return self._condition(self._pairs(data, policy, gamma), gamma, executor, inducing_points)
+
+    def _pairs(self, data: DataLike, policy: Policy | GPTDQ, gamma: float | None) -> Trajectories | Sources:
+        """Pairs in the form in which this fitted model takes them."""
+        return _in_pairs(data, self._space, policy, logged_pairs if self.bootstrap_ else to_state_actions, gamma)
 
     # ---------------------------------------------------------------------------------- predicting
 
@@ -378,11 +396,12 @@ def _in_pairs(
     data: DataLike,
     actions: DiscreteActions | ContinuousActions,
     policy: Policy | GPTDQ,
+    to_pairs: Callable[..., Trajectories | None],
     gamma: float | None = None,
 ) -> Trajectories | Sources:
     """Trajectories of pairs; made once, because a stochastic policy would answer differently next time."""
     policy = policy.greedy_actions if isinstance(policy, GPTDQ) else policy
-    change = partial(to_state_actions, actions=actions, policy=policy)
+    change = partial(to_pairs, actions=actions, policy=policy)
     pairs: Trajectories | Sources | None
     pairs = change(data) if isinstance(data, Trajectories) else Sources.of(data, gamma).map(change)
     if pairs is None:

@@ -168,16 +168,16 @@ class SparseEngine:
     @cached_property
     def moments(self) -> MomentProblem:
         """Model selection by instrumented rewards of contiguous pieces."""
-        transitions = Transitions.of(self.contiguous_sample, self.actions.n_columns)
+        transitions = Transitions.of(self.contiguous_sample)
         return MomentProblem.of(transitions, self.scale, self.actions.n_categorical)
 
     def bootstrap(self, model: Model) -> InstrumentalPosterior:
         """Values by instruments: one pass for the weights, one for the noise."""
         inducing_points = self.bound.found(model).states
-        features, columns = WhiteFeatures.of(model.kernel, inducing_points), self.actions.n_columns
-        solution = MomentSolution.of(self.dataset.sum(moment_statistics, features, columns))
-        noise = self.dataset.sum(moment_noise, features, solution, columns)
-        return InstrumentalPosterior(features, solution, noise, False, columns)
+        features = WhiteFeatures.of(model.kernel, inducing_points)
+        solution = MomentSolution.of(self.dataset.sum(moment_statistics, features))
+        noise = self.dataset.sum(moment_noise, features, solution)
+        return InstrumentalPosterior(features, solution, noise, False)
 
     def _posterior(
         self,
@@ -234,9 +234,9 @@ class SparseEngine:
         return self._posterior(model, every, features, known, more, before.noise_moments)
 
     def _bootstrap_more(self, more: ShardedDataset, before: InstrumentalPosterior) -> InstrumentalPosterior:
-        features, columns = before.features, self.actions.n_columns
-        solution = MomentSolution.of(before.solution.statistics + more.sum(moment_statistics, features, columns))
-        noise = before.noise + more.sum(moment_noise, features, solution, columns)
+        features = before.features
+        solution = MomentSolution.of(before.solution.statistics + more.sum(moment_statistics, features))
+        noise = before.noise + more.sum(moment_noise, features, solution)
         return replace(before, solution=solution, noise=noise)
 
 

@@ -112,9 +112,9 @@ class MomentStatistics:
         )
 
 
-def moment_statistics(shard: Shard, features: WhiteFeatures, n_action_columns: int = 0) -> MomentStatistics:
+def moment_statistics(shard: Shard, features: WhiteFeatures) -> MomentStatistics:
     """One pass over a shard."""
-    return summarize_moments(Transitions.of(shard.data, n_action_columns), features)
+    return summarize_moments(Transitions.of(shard.data), features)
 
 
 def summarize_moments(transitions: Transitions, features: WhiteFeatures) -> MomentStatistics:
@@ -129,10 +129,10 @@ def summarize_moments(transitions: Transitions, features: WhiteFeatures) -> Mome
     return total
 
 
-def moment_noise(shard: Shard, features: WhiteFeatures, solution: MomentSolution, n_action_columns: int = 0) -> Array:
+def moment_noise(shard: Shard, features: WhiteFeatures, solution: MomentSolution) -> Array:
     """W = Σ(δ_t/(1 − h_t))²ψ_tψ_tᵀ, of shape (m', m'), in another pass."""
     W = np.zeros((len(features), len(features)))
-    for part, P, X in _blocks(Transitions.of(shard.data, n_action_columns), features):
+    for part, P, X in _blocks(Transitions.of(shard.data), features):
         errors = part.rewards - X @ solution.weights
         # h_t = x_tᵀM⁻¹ψ_t
         leverage = np.einsum("nm,nm->n", X, solution.solve(P.T).T)
@@ -204,7 +204,6 @@ class InstrumentalPosterior:
     solution: MomentSolution
     noise: Array  # W of `moment_noise`  [m', m']
     is_exact: bool  # the features express all states of the data
-    n_action_columns: int = 0
 
     bootstraps = True
 
@@ -220,9 +219,9 @@ class InstrumentalPosterior:
 
     def condition_on(self, data: Trajectories) -> InstrumentalPosterior:
         """Given further segments, θ and features as they are."""
-        shard, columns = Shard.of(data, "stochastic"), self.n_action_columns
-        solution = MomentSolution.of(self.solution.statistics + moment_statistics(shard, self.features, columns))
-        noise = self.noise + moment_noise(shard, self.features, solution, columns)
+        shard = Shard.of(data, "stochastic")
+        solution = MomentSolution.of(self.solution.statistics + moment_statistics(shard, self.features))
+        noise = self.noise + moment_noise(shard, self.features, solution)
         return replace(self, solution=solution, noise=noise)
 
     def mean(self, states: Array) -> Array:

@@ -19,6 +19,7 @@ from numpy.typing import ArrayLike
 
 from gptd_rl.data.trajectories import Trajectories
 from gptd_rl.temporal.differences import TemporalDifference
+from gptd_rl.temporal.transitions import Transitions
 from gptd_rl.types import Array, IntArray
 
 # None and 0 are the same; a function takes states of shape (n, n_dims) and returns values of shape (n,).
@@ -100,9 +101,15 @@ def subtract_mean(data: Trajectories, mean: Mean, n_terminal: int = 1) -> Trajec
     -------
     Trajectories
     """
+    if data.policy_actions is not None:
+        return replace_rewards(data, _rewards_of_pairs(data, mean))
     H = TemporalDifference.of(data)
     # r − H m
-    rewards = np.where(H.has_row, data.rewards - H.apply(values_at(mean, data, n_terminal)), 0.0)
+    return replace_rewards(data, np.where(H.has_row, data.rewards - H.apply(values_at(mean, data, n_terminal)), 0.0))
+
+
+def replace_rewards(data: Trajectories, rewards: Array) -> Trajectories:
+    """The same trajectories with other rewards."""
     return Trajectories._trusted(
         states=data.states,
         rewards=rewards,
@@ -110,7 +117,15 @@ def subtract_mean(data: Trajectories, mean: Mean, n_terminal: int = 1) -> Trajec
         lengths=data.lengths,
         terminated=data.terminated,
         actions=data.actions,
+        policy_actions=data.policy_actions,
     )
+
+
+def _rewards_of_pairs(data: Trajectories, mean: Mean) -> Array:
+    """R − m(x, a) + γ Σ π(a'|x') m(x', a') of logged pairs, of shape (n_states,)."""
+    transitions, rewards = Transitions.of(data), np.zeros(len(data))
+    rewards[transitions.left] = transitions.rewards - transitions.difference(evaluate_mean(mean, transitions.points))
+    return rewards
 
 
 def _terminal_rows(data: Trajectories, n_terminal: int) -> IntArray:

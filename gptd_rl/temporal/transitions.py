@@ -49,16 +49,8 @@ class Transitions:
         return len(self.rewards)
 
     @classmethod
-    def of(cls, data: Trajectories, n_action_columns: int = 0) -> Transitions:
-        """Transitions of trajectories.
-
-        Parameters
-        ----------
-        data : Trajectories
-            Of states; or of pairs, whose `actions` are those of the evaluated policy (`state_actions.logged_pairs`).
-        n_action_columns : int
-            Columns of a pair that hold the action; 0 for states.
-        """
+    def of(cls, data: Trajectories) -> Transitions:
+        """Transitions of trajectories: of states, or of logged pairs with the actions of the evaluated policy."""
         # A segment of one state, or one with a reward at its last state, ends in a regression target V(x) = y instead.
         is_target = data.terminated & ((data.lengths == 1) | (data.rewards[data.last] != 0.0))
         has_row, is_terminal = data.has_transition.copy(), np.zeros(len(data) + 1, dtype=bool)
@@ -69,8 +61,8 @@ class Transitions:
         is_first = np.zeros(len(data), dtype=bool)
         is_first[data.starts] = True
         points, weights = data.states, _one_successor(left, discounts, len(data))
-        if n_action_columns:
-            points, weights = _policy_successors(data, left, discounts, n_action_columns)
+        if data.policy_actions is not None:
+            points, weights = _policy_successors(data, data.policy_actions, left, discounts)
         return cls(points, left, weights, data.rewards[left], is_first[left])
 
     @cached_property
@@ -110,12 +102,12 @@ def _one_successor(left: IntArray, discounts: Array, n_points: int) -> sparse.cs
 
 
 def _policy_successors(
-    data: Trajectories, left: IntArray, discounts: Array, n_columns: int
+    data: Trajectories, policy_actions: Array, left: IntArray, discounts: Array
 ) -> tuple[Array, sparse.csr_array]:
     """Pairs (x', a') for every action a' of the policy in x', with the weights γ·π(a'|x'), behind the logged pairs."""
-    assert data.actions is not None
+    n_columns = policy_actions.shape[2] - 1
     goes_on = np.flatnonzero(discounts > 0.0)
-    chosen = np.asarray(data.actions)[left[goes_on] + 1]  # [n', n_choices, 1 + n_columns]
+    chosen = policy_actions[left[goes_on] + 1]  # [n', n_choices, 1 + n_columns]
     weights = discounts[goes_on, None] * chosen[:, :, 0]
     row, choice = np.nonzero(weights)
     states = data.states[left[goes_on] + 1, : data.n_dims - n_columns]

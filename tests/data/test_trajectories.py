@@ -17,7 +17,7 @@ from gptd_rl.data.trajectories import Trajectories
 from tests.helpers import MIXES, assert_same, naive_returns, row_places, sample, segments
 
 NAN, INF = float("nan"), float("inf")
-ARRAYS = ("states", "rewards", "discounts", "lengths", "terminated", "actions")
+ARRAYS = ("states", "rewards", "discounts", "lengths", "terminated", "actions", "policy_actions")
 
 
 def arrays(**changed):
