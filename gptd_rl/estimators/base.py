@@ -125,7 +125,8 @@ class Estimator(Predictions, Parameters, InputPruning, SaveAndLoad):
             if comparison.interrupted:
                 warnings.warn("interrupted: this is the best model found so far.", InterruptedFitWarning, stacklevel=4)
             self.mean_ = self.mean
-            self._adopt(engine, comparison.best.model, plan.thinning, plan.bootstrap)
+            model = comparison.best.model.amplified(plan.amplification)
+            self._adopt(engine, model, plan.thinning, plan.bootstrap)
         self.comparison_, self.thinning_trials_, self.markov_test_ = comparison, plan.trials, plan.markov_test
         return self
 

@@ -15,7 +15,7 @@ from gptd_rl.data.state_actions import to_state_actions
 from gptd_rl.data.trajectories import Trajectories
 from gptd_rl.estimators.action_coverage import warn_of_uncovered_actions
 from gptd_rl.estimators.greedy_q import GreedyQ
-from gptd_rl.estimators.planning import Plan
+from gptd_rl.estimators.planning import OFF_POLICY_AMPLIFICATION, Plan
 from gptd_rl.estimators.storage import storable
 from gptd_rl.inference.sparse import SparseVariance
 from gptd_rl.kernels import Kernel
@@ -221,7 +221,8 @@ class GPTDQ(GreedyQ):
         logged = partial(self._open, gamma=gamma, executor=executor, actions=actions)
         if self._bootstraps(policy):
             engine = logged(_in_pairs(data, actions, policy, logged_pairs))
-            self._fit(engine, Plan(True), progress_bar=progress_bar)
+            amplification = 1.0 if policy is None else OFF_POLICY_AMPLIFICATION
+            self._fit(engine, Plan(True, amplification=amplification), progress_bar=progress_bar)
             warn_of_uncovered_actions(self.kernel_, engine, policy)
             return self
         engine = logged(_in_pairs(data, actions, policy, to_state_actions))

@@ -26,6 +26,10 @@ from gptd_rl.selection.variants import SearchOptions
 # Below this p-value the states are not taken for Markov.
 NOT_MARKOV = 1e-3
 
+# Off-policy, values may lie far from the returns in the data, by which amplitudes are selected: the prior variance is
+# this many times larger. Too large a prior costs little; too small a one makes Q too small and too certain.
+OFF_POLICY_AMPLIFICATION = 30.0
+
 # Fewer transitions than this do not tell whether to bootstrap.
 MIN_TRANSITIONS = 50
 
@@ -39,6 +43,7 @@ class Plan:
     start: Any = None  # what the choice of the thinning found, near the optimum
     trials: list[ThinningResult] = field(default_factory=list)
     markov_test: Any = None
+    amplification: float = 1.0  # of the prior variance that was selected
 
 
 def make_plan(v: Any, data: Trajectories, kernel: str | Kernel, options: SearchOptions) -> Plan:

@@ -63,6 +63,11 @@ class Model:
         """Return the same model with another noise variance."""
         return replace(self, noise_variance=noise_variance)
 
+    def amplified(self, factor: float) -> Model:
+        """Return the same model with `factor` times the prior variance, except for amplitudes that are fixed."""
+        scales = np.arange(len(self.theta)) < self.kernel.n_amplitudes
+        return self.with_theta(self.theta + np.where(scales & self.is_free, np.log(factor), 0.0))
+
     def pack_gradient(self, kernel_gradient: Array, noise_gradient: float) -> Array:
         """Put the parts of ∂L/∂θ into the order of θ."""
         return np.insert(kernel_gradient, self.noise_index, noise_gradient)
