@@ -131,14 +131,11 @@ class Score:
 
 def run(task: Task, contestant: str, seed: int) -> Score:
     """Sample, fit, and compare with the truth."""
-    rng = np.random.default_rng(seed)
-    data = task.sample(rng)
-    states = task.test_states(np.random.default_rng(1000 + seed))
-    truth = task.truth(states, np.random.default_rng(2000 + seed))
+    problem = task.problem(seed)
     began = time.perf_counter()
-    mean, std, remark = (OURS | STRANGERS)[contestant](data, states)
+    mean, std, remark = (OURS | STRANGERS)[contestant](problem.data, problem.states)
     seconds = time.perf_counter() - began
-    error = np.abs(mean - truth)
+    error = np.abs(mean - problem.truth)
     coverage = [] if std is None else [float(np.mean(error <= norm.ppf(0.5 + level / 2) * std)) for level in LEVELS]
     return Score(task.name, contestant, seed, float(np.sqrt(np.mean(error**2))), coverage, seconds, remark)
 
