@@ -1,0 +1,197 @@
+"""Linear values from transitions, as the field estimates them: LSTD(λ), and fitted evaluation by repeated regression.
+
+Everything that has to be chosen, the ridge and λ, is chosen on left-out segments.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
+from functools import cached_property, reduce
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.linalg import cho_factor, cho_solve, lapack, solve_triangular
+
+from gptd_rl import Trajectories
+from gptd_rl.inference.inducing import incomplete_cholesky
+from gptd_rl.kernels import Kernel
+
+Array = NDArray[np.float64]
+Features = Callable[[Array], Array]
+
+N_FOLDS = 5
+RIDGES = tuple(10.0**k for k in range(-6, 2))  # shares of the mean squared feature
+LAMBDAS = (0.0, 0.3, 0.6, 0.8, 0.9, 0.95, 1.0)
+
+
+def kernel_features(kernel: Kernel, states: Array, max_size: int = 300, tolerance: float = 1e-6) -> Features:
+    """ψ(x) = L⁻¹k(Z, x) with K_ZZ = LLᵀ, Z by pivoted Cholesky until all but a share `tolerance` is represented."""
+    candidates = np.unique(states, axis=0)
+    scale = float(kernel.diagonal(candidates).max())
+    if len(candidates) > 5000:
+        candidates = np.random.default_rng(0).choice(candidates, 5000, replace=False)
+    Z = candidates[incomplete_cholesky(kernel, candidates, max_size, tolerance * scale).indices]
+    K = kernel(Z, Z)
+    K.flat[:: len(K) + 1] += 1e-9 * scale
+    L = np.linalg.cholesky(K)
+    return lambda x: solve_triangular(L, kernel(Z, x), lower=True).T
+
+
+def radial_features(states: Array, n_centres: int = 50) -> Features:
+    """Radial basis functions around a subset of the states, standardised, with the median distance as width, and 1."""
+    scale = states.std(axis=0) + 1e-12
+    x, rng = states / scale, np.random.default_rng(0)
+    centres = np.unique(x[rng.choice(len(x), min(n_centres, len(x)), replace=False)], axis=0)
+    d = np.sqrt(((centres[:, None] - centres[None]) ** 2).sum(axis=2))
+    width = np.median(d[d > 0])
+
+    def features(at: Array) -> Array:
+        d2 = ((at[:, None] / scale - centres[None]) ** 2).sum(axis=2)
+        return np.column_stack([np.exp(-0.5 * d2 / width**2), np.ones(len(at))])
+
+    return features
+
+
+@dataclass(frozen=True)
+class Rows:
+    """Transitions in features: r = (ψ − γψ')ᵀw on average, where γ is 0 into terminal states."""
+
+    now: Array  # ψ  [n, m]
+    following: Array  # ψ'  [n, m]
+    discounts: Array  # γ  [n]
+    rewards: Array  # [n]
+    segment: NDArray[np.int64]  # [n], ascending
+
+    @classmethod
+    def of(cls, data: Trajectories, features: Features) -> Rows:
+        """A row for each transition of states."""
+        psi, i = features(data.states), np.flatnonzero(data.has_transition)
+        return cls(psi[i], psi[i + 1], discounts_of(data), data.rewards[i], data.segment_of[i])
+
+    @cached_property
+    def continues(self) -> NDArray[np.bool_]:
+        """Whether the row before is of the same segment."""
+        return np.r_[False, self.segment[1:] == self.segment[:-1]]
+
+    @cached_property
+    def differences(self) -> Array:
+        """ψ − γψ'."""
+        return self.now - self.discounts[:, None] * self.following
+
+    def part(self, mask: NDArray[np.bool_]) -> Rows:
+        """Some of the rows, whole segments."""
+        arrays = (self.now, self.following, self.discounts, self.rewards, self.segment)
+        return Rows(*(a[mask] for a in arrays))
+
+    def folds(self, n: int = N_FOLDS) -> list[Rows]:
+        """Segments dealt out to folds; if there are too few, blocks of rows."""
+        number = self.segment
+        if len(np.unique(number)) < 2 * n:
+            number = np.arange(len(number)) * 2 * n // len(number)
+            number = number + self.segment * 4 * n
+        _, number = np.unique(number, return_inverse=True)
+        fold = np.random.default_rng(0).permutation(int(number.max()) + 1)[number] % n
+        numbered = replace(self, segment=number)
+        return [numbered.part(fold == k) for k in range(n)]
+
+    def traces(self, lam: float) -> Array:
+        """z_t = ψ_t + λγ_{t−1}z_{t−1} within a segment."""
+        if lam == 0:
+            return self.now
+        band = np.zeros((2, len(self.now)), order="F")
+        band[0], band[1, :-1] = 1.0, -lam * np.where(self.continues[1:], self.discounts[:-1], 0.0)
+        z, info = lapack.dtbtrs(band, np.asfortranarray(self.now), uplo="L", diag="U")
+        assert info == 0
+        return np.ascontiguousarray(z)
+
+
+def discounts_of(data: Trajectories) -> Array:
+    """γ of each transition, 0 into terminal states."""
+    into_terminal = np.zeros(len(data), dtype=bool)
+    into_terminal[data.last[data.terminated] - 1] = True
+    return np.where(into_terminal, 0.0, data.discounts)[data.has_transition]
+
+
+@dataclass(frozen=True)
+class Moments:
+    """A = Σz(ψ − γψ')ᵀ, b = Σzr and Σ‖ψ‖²/m of some rows, with traces z of λ."""
+
+    A: Array
+    b: Array
+    scale: float
+
+    @classmethod
+    def of(cls, rows: Rows, lam: float) -> Moments:
+        """Sums over the rows."""
+        z = rows.traces(lam)
+        return cls(z.T @ rows.differences, z.T @ rows.rewards, float(np.square(rows.now).sum()) / rows.now.shape[1])
+
+    def __add__(self, other: Moments) -> Moments:
+        return Moments(self.A + other.A, self.b + other.b, self.scale + other.scale)
+
+    def __sub__(self, other: Moments) -> Moments:
+        return Moments(self.A - other.A, self.b - other.b, self.scale - other.scale)
+
+    def solve(self, ridge: float) -> Array:
+        """w = (A + ρI)⁻¹b, ρ being `ridge` mean squared features."""
+        return np.linalg.solve(self.A + ridge * self.scale * np.eye(len(self.b)), self.b)
+
+
+def lstd(rows: Rows, lambdas: Iterable[float] = (0.0,), ridges: Iterable[float] = RIDGES) -> Array:
+    """Weights of LSTD(λ) with the ridge, and the λ if there are several, of the least projected Bellman error.
+
+    On left-out segments it is gᵀG⁻¹g with g = Σψδ and G = Σψψᵀ. The mean squared TD error δ² would prefer values that
+    hardly vary: it holds the variance of γV(x'). Errors of returns mislead where runs are cut short.
+    """
+    folds = rows.folds()
+    factors = [cho_factor(_regularised(fold.now.T @ fold.now)) for fold in folds]
+    best, chosen = np.inf, (0.0, 0.0)
+    for lam in lambdas:
+        parts = [Moments.of(fold, lam) for fold in folds]
+        total = reduce(Moments.__add__, parts)
+        for ridge in ridges:
+            error = 0.0
+            for fold, factor, part in zip(folds, factors, parts, strict=True):
+                w = (total - part).solve(ridge)
+                g = fold.now.T @ (fold.rewards - fold.differences @ w)
+                error += float(g @ cho_solve(factor, g))
+            if error < best:
+                best, chosen = error, (lam, ridge)
+    return Moments.of(rows, chosen[0]).solve(chosen[1])
+
+
+def _regularised(G: Array) -> Array:
+    return G + 1e-3 * np.trace(G) / len(G) * np.eye(len(G))
+
+
+def fitted_evaluation(rows: Rows) -> Array:
+    """Weights after ridge regressions of r + γψ'ᵀw on ψ, again and again: linear fitted (Q) evaluation.
+
+    Generalised cross-validation chooses the ridge of the regressions of two effective horizons, then it is held.
+    """
+    n, m = rows.now.shape
+    e, U = np.linalg.eigh(rows.now.T @ rows.now)
+    e = np.maximum(e, 0.0)
+    ahead = rows.discounts[:, None] * rows.following
+    b, C, D = rows.now.T @ rows.rewards, rows.now.T @ ahead, ahead.T @ ahead
+    r_ahead, rr = ahead.T @ rows.rewards, float(rows.rewards @ rows.rewards)
+    ridges = np.array(RIDGES)[:, None] * e.mean()
+    shrink = 1 / (e + ridges)  # [ridges, m]
+    freedom = (e * shrink).sum(axis=1)
+    w = np.zeros(m)
+    horizon = 1 / (1 - min(rows.discounts.max(), 0.999))
+    largest = np.abs(rows.rewards).max() * horizon
+    for t in range(2000):
+        c = U.T @ (b + C @ w)
+        if t < 2 * horizon:
+            squared = rr + 2 * r_ahead @ w + w @ D @ w - (c**2 * shrink * (2 - e * shrink)).sum(axis=1)
+            ridge = int(np.argmin(squared / np.maximum(n - freedom, 1e-3 * n) ** 2))
+        following = U @ (c * shrink[ridge])
+        change = np.abs(rows.now[:200] @ (following - w)).max()
+        if not change < 100 * largest:  # it diverges
+            break
+        w = following
+        if change < 1e-4 * largest and t > 2 * horizon:
+            break
+    return w
