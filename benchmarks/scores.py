@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import argparse
 import json
 import os
+import sys
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
@@ -67,6 +69,29 @@ def run_all(jobs: Sequence[tuple[Any, ...]], run: Callable[..., list[Score]], pr
     with ProcessPoolExecutor(processes, get_context("spawn")) as pool:
         for done in as_completed([pool.submit(run, *job) for job in jobs]):
             yield done.result()
+
+
+def add_arguments(parser: argparse.ArgumentParser, results: Path) -> None:
+    """Options of `run_and_store`."""
+    parser.add_argument("--json", type=Path, default=results, help="where scores are stored")
+    parser.add_argument("--merge", action="store_true", help="keep what is stored of other tasks, contestants, seeds")
+    parser.add_argument("--from-json", action="store_true", help="run nothing, print the tables of what is stored")
+    parser.add_argument("--processes", type=int, default=1)
+
+
+def run_and_store(
+    jobs: Sequence[tuple[Any, ...]], run: Callable[..., list[Score]], args: argparse.Namespace, command: str
+) -> list[Score]:
+    """Run the jobs and store their scores one by one; or read what is stored."""
+    found = load(args.json) if args.from_json or (args.merge and args.json.exists()) else []
+    if args.from_json:
+        return found
+    for new in run_all(jobs, run, args.processes):
+        found = merge(found, new)
+        save(args.json, found, command)
+        done = "  ".join(f"{s.contestant} {s.rmse:.3g} ({s.seconds:.1f} s)" for s in new)
+        print(f"- {new[0].task}, seed {new[0].seed}: {done}", file=sys.stderr, flush=True)
+    return found
 
 
 # ------------------------------------------------------------------------------------------ files

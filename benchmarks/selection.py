@@ -45,22 +45,12 @@ def main() -> None:
     parser.add_argument("--tasks", nargs="+", default=names, choices=names, metavar="TASK")
     everyone = [*FIELD, *VARIANTS]
     parser.add_argument("--contestants", nargs="+", default=list(FIELD), choices=everyone, metavar="CONTESTANT")
-    parser.add_argument("--json", type=Path, default=RESULTS, help="where scores are stored")
-    parser.add_argument("--merge", action="store_true", help="keep what is stored of other tasks, contestants, seeds")
-    parser.add_argument("--from-json", action="store_true", help="run nothing, print the tables of what is stored")
-    parser.add_argument("--processes", type=int, default=1)
+    scores.add_arguments(parser, RESULTS)
     args = parser.parse_args()
-    found = scores.load(args.json) if args.from_json or (args.merge and args.json.exists()) else []
-    if not args.from_json:
-        chosen = [name for name in everyone if name in args.contestants]  # GPTD first: others use its kernel
-        jobs = [(task, seed, chosen) for task in args.tasks for seed in args.seeds]
-        for new in scores.run_all(jobs, run, args.processes):
-            found = scores.merge(found, new)
-            scores.save(args.json, found, " ".join(sys.argv))
-            done = "  ".join(f"{s.contestant} {s.rmse:.3g} ({s.seconds:.1f} s)" for s in new)
-            print(f"- {new[0].task}, seed {new[0].seed}: {done}", file=sys.stderr, flush=True)
-    order = {name: i for i, name in enumerate(everyone)}
-    found.sort(key=lambda s: order[s.contestant])
+    chosen = [name for name in everyone if name in args.contestants]  # GPTD first: others use its kernel
+    jobs = [(task, seed, chosen) for task in args.tasks for seed in args.seeds]
+    found = scores.run_and_store(jobs, run, args, " ".join(sys.argv))
+    found.sort(key=lambda s: everyone.index(s.contestant))
     print(Field(found, DEFAULT, DEFAULT, {task.name: task.nature for task in all_tasks()}).tables())
 
 

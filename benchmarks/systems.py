@@ -175,6 +175,14 @@ def ring(gamma: float = 0.95, turn: float = 0.2, noise: float = 0.3, reward_nois
     return System(gamma, start, step, "stochastic", value, observe)
 
 
+def quadrature(breaks: tuple[float, ...] = ()) -> tuple[Array, Array]:
+    """Nodes and weights on (0, 1), Gauss–Legendre in each panel between the `breaks`."""
+    node, weight = np.polynomial.legendre.leggauss(120)
+    panels = list(zip([0.0, *breaks], [*breaks, 1.0], strict=True))
+    nodes = np.concatenate([a + (b - a) * (node + 1) / 2 for a, b in panels])
+    return nodes, np.concatenate([(b - a) / 2 * weight for a, b in panels])
+
+
 def interval_walk(
     gamma: float,
     noise: float,
@@ -188,10 +196,7 @@ def interval_walk(
     V = r̄ + γ∫ p(x'|x) V(x') dx' by Gauss–Legendre quadrature (Nyström's method), in panels between the `breaks`, where
     mean or reward jump.
     """
-    node, weight = np.polynomial.legendre.leggauss(120)
-    panels = list(zip([0.0, *breaks], [*breaks, 1.0], strict=True))
-    y = np.concatenate([a + (b - a) * (node + 1) / 2 for a, b in panels])
-    w = np.concatenate([(b - a) / 2 * weight for a, b in panels])
+    y, w = quadrature(breaks)
 
     def expected_reward(x: Array) -> Array:
         return reward(x) + payoff * norm.sf(1.0, mean(x), noise)

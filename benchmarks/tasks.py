@@ -14,6 +14,8 @@ from functools import cache
 import grids
 import numpy as np
 import systems
+from numpy.typing import NDArray
+from runs import run_batch, sample_runs, trajectories
 from systems import Array, Nature, System
 
 from gptd_rl import Trajectories
@@ -64,63 +66,18 @@ class Task:
 
     def sample(self, rng: np.random.Generator, n_transitions: int | None = None) -> Trajectories:
         """Runs until there are `n_transitions`; the last is cut off there."""
-        left = n_transitions or self.n_transitions
-        runs: list[Run] = []
-        length = float(self.max_steps)
-        while left > 0:
-            fresh = self._runs(int(np.ceil(left / length)), min(self.max_steps, left), rng)
-            length = max(1.0, float(np.mean([len(run.rewards) for run in fresh])))
-            for run in fresh:
-                if left > 0:
-                    runs.append(run.cut(left))
-                    left -= len(runs[-1].rewards)
-        episodes = [
-            dict(observations=self.system.observe(run.states), rewards=run.rewards, terminated=run.terminated)
-            for run in runs
-        ]
-        return Trajectories.from_episodes(episodes, gamma=self.gamma)
+        n = n_transitions or self.n_transitions
+        runs = sample_runs(self.system.start, self._move, n, self.max_steps, rng)
+        return trajectories(runs, self.gamma, self.system.observe)
 
     def test_states(self, rng: np.random.Generator, n: int = 200) -> Array:
         """States that fresh runs of the policy pass through, of shape (n, d)."""
-        steps = min(self.max_steps, 50 * n)
-        runs = self._runs(max(n // 4, 10), steps, rng)
+        runs = run_batch(self.system.start, self._move, max(n // 4, 10), self.max_steps, rng)
         visited = np.concatenate([run.states[:-1] for run in runs])
         return visited[rng.choice(len(visited), n, replace=len(visited) < n)]
 
-    def _runs(self, n: int, n_steps: int, rng: np.random.Generator) -> list[Run]:
-        """n runs side by side, of `n_steps` or less if they terminate."""
-        x = self.system.start(n, rng)
-        states, rewards = [x], []
-        lengths, terminated = np.full(n, n_steps), np.zeros(n, dtype=bool)
-        for t in range(n_steps):
-            reached, reward, terminal = self.system.step(x, rng)
-            x = np.where(terminated[:, None], x, reached)
-            states.append(x)
-            rewards.append(reward)
-            ends = terminal & ~terminated
-            lengths[ends], terminated[ends] = t + 1, True
-            if terminated.all():
-                break
-        all_states, all_rewards = np.stack(states, axis=1), np.stack(rewards, axis=1)  # [n, t, d], [n, t]
-        return [
-            Run(all_states[i, : length + 1], all_rewards[i, :length], bool(terminated[i]))
-            for i, length in enumerate(lengths)
-        ]
-
-
-@dataclass(frozen=True)
-class Run:
-    """One unbroken run of a system."""
-
-    states: Array  # [t + 1, d]
-    rewards: Array  # [t]
-    terminated: bool
-
-    def cut(self, n_steps: int) -> Run:
-        """The first steps of it."""
-        if n_steps >= len(self.rewards):
-            return self
-        return Run(self.states[: n_steps + 1], self.rewards[:n_steps], False)
+    def _move(self, x: Array, rng: np.random.Generator) -> tuple[None, Array, Array, NDArray[np.bool_]]:
+        return None, *self.system.step(x, rng)
 
 
 def _student_noise(x: Array, rng: np.random.Generator) -> Array:
