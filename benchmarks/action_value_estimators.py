@@ -7,6 +7,7 @@ import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
+from importlib.util import find_spec
 from typing import Any
 
 import numpy as np
@@ -144,6 +145,13 @@ def radial_fqe(case: DecisionCase) -> Prediction:
     return linear(lambda c: radial_pair_features(c, 100), fitted_evaluation, case)
 
 
+def neural(case: DecisionCase) -> Prediction:
+    """Fitted Q evaluation with a neural network."""
+    from neural_fqe import neural_fqe
+
+    return neural_fqe(case)
+
+
 def importance_weighting(case: DecisionCase) -> Prediction:
     """Weighted per-decision importance sampling over the nearest states from which the same action was taken.
 
@@ -205,6 +213,7 @@ FIELD: dict[str, Contestant] = {
     "LSTDQ radial": radial_lstdq,
     "FQE": fqe,
     "FQE radial": radial_fqe,
+    "FQE neural": neural,
     "importance": importance_weighting,
     "constant": constant,
 }
@@ -213,3 +222,5 @@ DISCRETE_ONLY = ("importance",)
 
 if "bootstrap" not in inspect.signature(GPTDQ).parameters:
     del FIELD["GPTDQ residual"]
+if find_spec("torch") is None:
+    del FIELD["FQE neural"]

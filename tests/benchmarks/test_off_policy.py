@@ -89,6 +89,15 @@ def test_lstdq_and_fqe_find_q_of_a_small_mdp(benchmarks):
         assert np.sqrt(np.mean((found - problem.truth) ** 2)) < 0.1 * problem.truth.std()
 
 
+@pytest.mark.parametrize("task", ["queue", "linear-quadratic"])
+def test_neural_fqe_learns(benchmarks, task, monkeypatch):
+    network = benchmarks("neural_fqe")
+    monkeypatch.setattr(network, "N_STEPS", 1500)
+    case, problem = case_of(benchmarks, task, 1500)
+    found = network.neural_fqe(case).mean
+    assert np.sqrt(np.mean((found - problem.truth) ** 2)) < 0.7 * np.sqrt(np.mean(problem.truth**2))
+
+
 def test_importance_weighting_follows_the_target(benchmarks):
     """Two states in a row, known ratios: the runs that went on as the target does are what counts."""
     estimators, systems = benchmarks("action_value_estimators"), benchmarks("decision_systems")
@@ -120,8 +129,10 @@ def test_off_policy_runs_and_prints_it_again(tmp_path: Path) -> None:
         assert done.returncode == 0, done.stderr
         return done.stdout
 
-    printed = ran("--seeds", "0", "--sizes", "400", "--tasks", "queue", "linear-quadratic")
+    names = ["GPTDQ", "LSTDQ", "LSTDQ radial", "FQE", "FQE radial", "importance", "constant"]
+    options = ["--seeds", "0", "--sizes", "400", "--tasks", "queue", "linear-quadratic"]
+    printed = ran(*options, "--contestants", *names)
     assert "| queue, n = 400 |" in printed and "| linear-quadratic, n = 400 |" in printed
-    for name in ("GPTDQ", "LSTDQ", "LSTDQ radial", "FQE", "importance"):
+    for name in names:
         assert f"| {name} |" in printed
     assert ran("--from-json") == printed
