@@ -184,30 +184,56 @@ class LeftOut:
 def fitted_evaluation(rows: Rows) -> Array:
     """Weights after ridge regressions of r + γψ'ᵀw on ψ, again and again: linear fitted (Q) evaluation.
 
-    Generalised cross-validation chooses the ridge of the regressions of two effective horizons, then it is held.
+    Generalised cross-validation chooses the ridge of the regressions of two effective horizons, then it is held. If
+    that diverges, as bootstrapping may, it starts again with larger ridges only.
     """
-    n, m = rows.now.shape
-    e, U = np.linalg.eigh(rows.now.T @ rows.now)
-    e = np.maximum(e, 0.0)
-    ahead = rows.discounts[:, None] * rows.following
-    b, C, D = rows.now.T @ rows.rewards, rows.now.T @ ahead, ahead.T @ ahead
-    r_ahead, rr = ahead.T @ rows.rewards, float(rows.rewards @ rows.rewards)
-    ridges = np.array(RIDGES)[:, None] * e.mean()
-    shrink = 1 / (e + ridges)  # [ridges, m]
-    freedom = (e * shrink).sum(axis=1)
-    w = np.zeros(m)
-    horizon = 1 / (1 - min(rows.discounts.max(), 0.999))
-    largest = np.abs(rows.rewards).max() * horizon
-    for t in range(2000):
-        c = U.T @ (b + C @ w)
-        if t < 2 * horizon:
-            squared = rr + 2 * r_ahead @ w + w @ D @ w - (c**2 * shrink * (2 - e * shrink)).sum(axis=1)
-            ridge = int(np.argmin(squared / np.maximum(n - freedom, 1e-3 * n) ** 2))
-        following = U @ (c * shrink[ridge])
-        change = np.abs(rows.now[:200] @ (following - w)).max()
-        if not change < 100 * largest:  # it diverges
-            break
-        w = following
-        if change < 1e-4 * largest and t > 2 * horizon:
-            break
-    return w
+    regressions = Regressions.of(rows)
+    found = (regressions.repeated(smallest) for smallest in range(len(RIDGES)))
+    return next((w for w in found if w is not None), np.zeros(rows.now.shape[1]))
+
+
+@dataclass(frozen=True)
+class Regressions:
+    """Ridge regressions of r + γψ'ᵀw on ψ for any w, by the moments of the rows."""
+
+    rows: Rows
+    e: Array  # ΨᵀΨ = U diag(e) Uᵀ
+    U: Array
+    b: Array  # Ψᵀr
+    C: Array  # ΨᵀΓΨ'
+    D: Array  # Ψ'ᵀΓ²Ψ'
+    d: Array  # Ψ'ᵀΓr
+
+    @classmethod
+    def of(cls, rows: Rows) -> Regressions:
+        """Sums over the rows."""
+        e, U = np.linalg.eigh(rows.now.T @ rows.now)
+        ahead = rows.discounts[:, None] * rows.following
+        b, C = rows.now.T @ rows.rewards, rows.now.T @ ahead
+        return cls(rows, np.maximum(e, 0.0), U, b, C, ahead.T @ ahead, ahead.T @ rows.rewards)
+
+    def repeated(self, smallest: int) -> Array | None:
+        """Weights after convergence, with ridges from the one numbered `smallest` on; None if they diverge."""
+        shrink = 1 / (self.e + np.array(RIDGES[smallest:])[:, None] * self.e.mean())  # [ridges, m]
+        w = np.zeros(len(self.e))
+        horizon = 1 / (1 - min(self.rows.discounts.max(), 0.999))
+        largest = np.abs(self.rows.rewards).max() * horizon  # |V| at most
+        for t in range(2000):
+            c = self.U.T @ (self.b + self.C @ w)
+            if t < 2 * horizon:
+                ridge = int(np.argmin(self._cross_validation(w, c, shrink)))
+            following = self.U @ (c * shrink[ridge])
+            change = np.abs(self.rows.now[:200] @ (following - w)).max()
+            w = following
+            if not change < 3 * largest:
+                return None
+            if change < 1e-4 * largest and t > 2 * horizon:
+                break
+        return w
+
+    def _cross_validation(self, w: Array, c: Array, shrink: Array) -> Array:
+        """Generalised cross-validation of each ridge: the squared residuals over (n − degrees of freedom)²."""
+        n, rr = len(self.rows.rewards), float(self.rows.rewards @ self.rows.rewards)
+        squared = rr + 2 * self.d @ w + w @ self.D @ w - (c**2 * shrink * (2 - self.e * shrink)).sum(axis=1)
+        freedom = (self.e * shrink).sum(axis=1)
+        return squared / np.maximum(n - freedom, 1e-3 * n) ** 2

@@ -88,7 +88,10 @@ def run_and_store(
     jobs: Sequence[tuple[Any, ...]], run: Callable[..., list[Score]], args: argparse.Namespace, command: str
 ) -> list[Score]:
     """Run the jobs and store their scores one by one; or read what is stored."""
-    found = load(args.json) if args.from_json or (args.merge and args.json.exists()) else []
+    found: list[Score] = []
+    if args.from_json or (args.merge and args.json.exists()):
+        found = load(args.json)
+        command = f"{json.loads(args.json.read_text(encoding='utf-8'))['command']}; {command}"
     if args.from_json:
         return found
     for new in run_all(jobs, run, args.processes):

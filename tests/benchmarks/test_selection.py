@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import json
 import subprocess
 import sys
 from pathlib import Path
@@ -42,6 +43,7 @@ def test_selection_runs_the_field_and_prints_it_again(tmp_path: Path) -> None:
     assert ran("--from-json", "--json", stored) == printed
     merged = ran("--seeds", "5", "--tasks", "spiral", "--contestants", "GPTD", "--merge", "--json", stored)
     assert "| gridworld |" in merged and "| spiral |" in merged
+    assert json.loads(Path(stored).read_text())["command"].count("selection.py") == 2
 
 
 def test_selection_in_processes_gives_the_same_scores(tmp_path: Path) -> None:
@@ -73,6 +75,16 @@ def test_fitted_evaluation_solves_a_corridor(benchmarks, chain):
     rows = least_squares.Rows.of(chain, lambda x: np.eye(6)[x[:, 0].astype(int)])
     w = least_squares.fitted_evaluation(rows)
     assert_allclose(w[:5], -(1 - 0.9 ** np.arange(5, 0, -1)) / 0.1, atol=1e-3)
+
+
+def test_fitted_evaluation_starts_again_with_a_larger_ridge_where_it_diverges(benchmarks):
+    least_squares = benchmarks("least_squares")
+    n = 100  # Tsitsiklis and Van Roy: ψ' = 2ψ, so that one regression multiplies w by 2γ/(1 + ridge)
+    rows = least_squares.Rows(np.ones((n, 1)), np.full((n, 1), 2.0), np.full(n, 0.9), np.ones(n), np.arange(n))
+    assert least_squares.Regressions.of(rows).repeated(0) is None
+    ridge = least_squares.RIDGES[-1]  # 10: at 1 it is 0.9, and values may exceed what rewards allow
+    (w,) = least_squares.fitted_evaluation(rows)
+    assert min(abs(w - 1 / (1 + ridge - 1.8)), abs(w - 1 / (1 + 1 - 1.8))) < 0.02 * w
 
 
 def test_traces_are_those_of_the_loop(benchmarks, chain):
