@@ -109,7 +109,7 @@ def _linear_tasks() -> list[Task]:
         Task("drift cut at 10", "short truncated runs", drift, 4000, 10),
         Task("product 2-D", "product of two Ornstein–Uhlenbeck inputs", product, 1000, 50),
         Task("sum 3-D cut at 8", "very short truncated runs", three, 2000, 8),
-        Task("sum 6-D", "two inputs matter a little, one not at all", six, 3000, 100),
+        Task("sum 6-D", "squares, a product and a line; one input does not matter", six, 3000, 100),
         Task("sum 6-D, 20 000", "as sum 6-D, many data", six, 20_000, 200),
         Task("slow, γ = 0.995", "long horizon", slow, 5000, 500),
         Task("heavy tails", "heteroscedastic Student-t noise of rewards", heavy, 2000, 100),

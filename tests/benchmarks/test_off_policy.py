@@ -92,7 +92,7 @@ def test_lstdq_and_fqe_find_q_of_a_small_mdp(benchmarks):
 @pytest.mark.parametrize("task", ["queue", "linear-quadratic"])
 def test_neural_fqe_learns(benchmarks, task, monkeypatch):
     network = benchmarks("neural_fqe")
-    monkeypatch.setattr(network, "N_STEPS", 1500)
+    monkeypatch.setattr(network, "N_STEPS", 1000)
     case, problem = case_of(benchmarks, task, 1500)
     found = network.neural_fqe(case).mean
     assert np.sqrt(np.mean((found - problem.truth) ** 2)) < 0.7 * np.sqrt(np.mean(problem.truth**2))
