@@ -18,7 +18,7 @@ export MPLBACKEND := Agg
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test lint format browser bench-exact bench-sparse bench-selection bench-evaluate bench-policy-iteration bench-threads bench-imports clean distclean
+.PHONY: help demo test lint format browser bench-exact bench-sparse bench-selection bench-off-policy bench-evaluate bench-policy-iteration bench-threads bench-imports clean distclean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1|\2/p' Makefile | awk -F'|' '{ printf "%-24s %s\n", $$1, $$2 }'
@@ -48,8 +48,11 @@ bench-exact: $(DEV) ## time and memory beside other libraries and the LAPACK flo
 bench-sparse: $(DEV) ## the sparse method beside other libraries (benchmarks/requirements.txt) and the BLAS floor
 	$(PY) benchmarks/sparse.py
 
-bench-selection: $(DEV) ## objectives over tasks whose value function is known
-	$(PY) benchmarks/selection.py
+bench-selection: $(DEV) ## V beside LSTD, scikit-learn and others, over tasks whose value function is known
+	$(PY) benchmarks/selection.py --processes $(JOBS)
+
+bench-off-policy: $(DEV) ## Q of another policy beside LSTDQ, FQE and others, over systems whose Q is known
+	$(PY) benchmarks/off_policy.py --processes $(JOBS)
 
 bench-evaluate: $(DEV) ## error and coverage of V for four trained agents, beside their critics
 	$(PY) benchmarks/evaluate.py

@@ -24,7 +24,7 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from tasks import Task, gridworld, pendulum
+from tasks import task_named
 
 from gptd_rl import GPTD, Trajectories
 from gptd_rl.inference.inducing import Subset, incomplete_cholesky
@@ -167,9 +167,10 @@ def main() -> None:
     parser.add_argument("--out", type=Path, help="also write a picture to this file")
     args = parser.parse_args()
 
-    plans: list[tuple[Task, Sequence[str]]] = [(pendulum(), tuple(NAMES)), (gridworld(), ("isotropic", "ard"))]
+    plans: dict[str, Sequence[str]] = {"pendulum": tuple(NAMES), "gridworld": ("isotropic", "ard")}
     curves = []
-    for task, kernels in plans:
+    for name, kernels in plans.items():
+        task = task_named(name)
         data = task.sample(np.random.default_rng(args.seed), task.n_transitions // (10 if args.small else 1))
         n_distinct = len(np.unique(data.states, axis=0))
         print(f"- {task.name}: {data}, {n_distinct} distinct states of {len(data)}", flush=True)

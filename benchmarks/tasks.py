@@ -1,210 +1,170 @@
-"""Policy-evaluation tasks whose V^π is known: what the benchmarks of model selection are run on.
+"""Policy-evaluation tasks whose V^π is known: what the benchmarks of value estimation are run on.
 
-Each task samples trajectories of a fixed policy and tells the true value of any state, in closed form, by dynamic
-programming, or by rolling out (once where nothing is random, many times where something is).
+A task is a system under a fixed policy (`systems.py`, `grids.py`), the number of transitions that are sampled, and the
+length at which runs are cut.
+
+    python benchmarks/tasks.py                   # lists them
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from functools import cache
 
+import grids
 import numpy as np
+import systems
 from numpy.typing import NDArray
+from runs import run_batch, sample_runs, trajectories
+from systems import Array, Nature, System
 
 from gptd_rl import Trajectories
-from gptd_rl.agents.reference.dynamic_programming import solve_pendulum
-from gptd_rl.envs.pendulum import PendulumSwingUp
 
-Array = NDArray[np.float64]
-Step = Callable[[Array, np.random.Generator], tuple[Array, Array, NDArray[np.bool_]]]
+
+@dataclass(frozen=True)
+class Problem:
+    """What a learner is given, and what it is asked."""
+
+    data: Trajectories
+    states: Array  # as the learner sees them  [n, D]
+    truth: Array  # V^π of them  [n]
 
 
 @dataclass(frozen=True)
 class Task:
-    """A policy in a system: how it starts, how it steps, how many steps are sampled, and what is true.
+    """A system, and how much of it is sampled.
 
     Attributes
     ----------
-    step : callable
-        (states [n, D], rng) → (states reached, rewards of the step, whether the states reached are terminal), batched.
-    start : callable
-        (n, rng) → states [n, D].
+    kind : str
+        What is particular about it.
     max_steps : int
-        Length at which an episode is truncated.
-    value : callable or None
-        states → V^π; None: roll out, `n_rollouts` times.
+        Length at which a run is truncated.
     """
 
     name: str
     kind: str
-    gamma: float
+    system: System
     n_transitions: int
     max_steps: int
-    start: Callable[[int, np.random.Generator], Array]
-    step: Step
-    value: Callable[[Array], Array] | None = None
-    n_rollouts: int = 400
+
+    @property
+    def gamma(self) -> float:
+        return self.system.gamma
+
+    @property
+    def nature(self) -> Nature:
+        """Whether it is deterministic, stochastic, or non-Markov."""
+        return self.system.nature
+
+    def problem(self, seed: int, n_transitions: int | None = None, n_states: int = 200) -> Problem:
+        """Data, and states of fresh runs with their true values; the same for the same seed."""
+        states = self.test_states(np.random.default_rng([seed, 1]), n_states)
+        truth = self.system.truth(states, np.random.default_rng([seed, 2]))
+        data = self.sample(np.random.default_rng([seed, 0]), n_transitions)
+        return Problem(data, self.system.observe(states), truth)
 
     def sample(self, rng: np.random.Generator, n_transitions: int | None = None) -> Trajectories:
-        """Episodes until there are `n_transitions`; the last is cut off there."""
-        left = n_transitions or self.n_transitions
-        episodes = []
-        while left > 0:
-            episodes.append(self._episode(rng, min(self.max_steps, left)))
-            left -= len(episodes[-1]["rewards"])
-        return Trajectories.from_episodes(episodes, gamma=self.gamma)
-
-    def truth(self, states: Array, rng: np.random.Generator) -> Array:
-        """V^π at `states`, of shape (n,)."""
-        if self.value is not None:
-            return self.value(states)
-        x = np.repeat(states, self.n_rollouts, axis=0)
-        returns, alive = np.zeros(len(x)), np.ones(len(x), dtype=bool)
-        for t in range(int(np.ceil(np.log(1e-4) / np.log(self.gamma)))):
-            x, rewards, terminal = self.step(x, rng)
-            returns += np.where(alive, self.gamma**t * rewards, 0.0)
-            alive &= ~terminal
-            if not alive.any():
-                break
-        return returns.reshape(len(states), -1).mean(axis=1)
+        """Runs until there are `n_transitions`; the last is cut off there."""
+        n = n_transitions or self.n_transitions
+        runs = sample_runs(self.system.start, self._move, n, self.max_steps, rng)
+        return trajectories(runs, self.gamma, self.system.observe)
 
     def test_states(self, rng: np.random.Generator, n: int = 200) -> Array:
-        """States that fresh episodes of the policy pass through."""
-        fresh = self.sample(rng, max(self.n_transitions, 3 * n))
-        inner = np.flatnonzero(fresh.discounts > 0)
-        return fresh.states[rng.choice(inner, n, replace=False)]
+        """States that fresh runs of the policy pass through, of shape (n, d)."""
+        runs = run_batch(self.system.start, self._move, max(n // 4, 10), self.max_steps, rng)
+        visited = np.concatenate([run.states[:-1] for run in runs])
+        return visited[rng.choice(len(visited), n, replace=len(visited) < n)]
 
-    def _episode(self, rng: np.random.Generator, n_steps: int) -> dict[str, Any]:
-        x = self.start(1, rng)
-        states, rewards, terminated = [x[0]], [], False
-        while len(rewards) < n_steps and not terminated:
-            x, reward, terminal = self.step(x, rng)
-            states.append(x[0])
-            rewards.append(reward[0])
-            terminated = bool(terminal[0])
-        return dict(observations=np.array(states), rewards=np.array(rewards), terminated=terminated)
+    def _move(self, x: Array, rng: np.random.Generator) -> tuple[None, Array, Array, NDArray[np.bool_]]:
+        return None, *self.system.step(x, rng)
 
 
-def gridworld() -> Task:
-    """The paper's: straight to the middle column, y at random. The returns hold no noise."""
-
-    def start(n: int, rng: np.random.Generator) -> Array:
-        columns = np.array([1, 2, 3, 4, 5, 7, 8, 9, 10, 11])
-        return np.column_stack([rng.choice(columns, n), rng.integers(1, 12, n)]).astype(float)
-
-    def step(x: Array, rng: np.random.Generator) -> tuple[Array, Array, NDArray[np.bool_]]:
-        reached = x + np.column_stack([np.sign(6 - x[:, 0]), rng.choice([-1, 1], len(x))])
-        reached[:, 1] = reached[:, 1].clip(1, 11)
-        return reached, -np.ones(len(x)), reached[:, 0] == 6
-
-    def value(x: Array) -> Array:
-        return -(1 - 0.99 ** np.abs(x[:, 0] - 6)) / 0.01
-
-    return Task("gridworld", "deterministic returns, many short episodes", 0.99, 500, 100, start, step, value)
+def _student_noise(x: Array, rng: np.random.Generator) -> Array:
+    """Heavy tails (three degrees of freedom), wider where |x₁| is large."""
+    return 0.5 * (1 + np.abs(x[:, 0])) * rng.standard_t(3, len(x))
 
 
-def random_gridworld() -> Task:
-    """The same grid under a policy that steps away from the middle four times in ten: repeated states, much noise."""
-    base = gridworld()
-
-    def step(x: Array, rng: np.random.Generator) -> tuple[Array, Array, NDArray[np.bool_]]:
-        towards = np.where(rng.random(len(x)) < 0.6, 1, -1) * np.sign(6 - x[:, 0])
-        reached = (x + np.column_stack([towards, rng.choice([-1, 1], len(x))])).clip(1, 11)
-        return reached, -np.ones(len(x)), reached[:, 0] == 6
-
-    def value(x: Array) -> Array:
-        P = np.zeros((11, 11))  # over columns 1 … 11; the middle one is terminal
-        for i in range(11):
-            if i != 5:
-                towards = int(np.sign(5 - i))
-                P[i, i + towards] += 0.6
-                P[i, min(max(i - towards, 0), 10)] += 0.4
-        cost = np.where(np.arange(11) == 5, 0.0, -1.0)
-        return np.linalg.solve(np.eye(11) - 0.95 * P, cost)[x[:, 0].astype(int) - 1]
-
-    return Task("random grid", "stochastic, terminated, repeated states", 0.95, 800, 200, base.start, step, value)
-
-
-def pendulum(max_steps: int = 200) -> Task:
-    """The paper's: swing-up under the optimal policy. Nothing is random but the start."""
-    agent, system = solve_pendulum(gamma=0.99), PendulumSwingUp()
-    torques = system.torques(np.arange(5))
-
-    def start(n: int, rng: np.random.Generator) -> Array:
-        return system.sample_states(n, rng)
-
-    def step(x: Array, rng: np.random.Generator) -> tuple[Array, Array, NDArray[np.bool_]]:
-        actions, _ = agent.predict(x.astype(np.float32))
-        reached = system.advance(x, torques[actions])
-        return reached, system.rewards(x), system.is_terminal(reached)
-
-    name, kind = ("pendulum", "terminated") if max_steps == 200 else ("short pendulum", "truncated")
-    return Task(name, f"deterministic, {kind}", 0.99, 1000, max_steps, start, step, None, 1)
-
-
-def cartpole() -> Task:
-    """A hand-made balancing policy that errs one step in four: few long episodes, a slowly drifting cart."""
-
-    def start(n: int, rng: np.random.Generator) -> Array:
-        return rng.uniform(-0.05, 0.05, (n, 4))
-
-    def step(s: Array, rng: np.random.Generator) -> tuple[Array, Array, NDArray[np.bool_]]:
-        x, x_dot, angle, spin = s.T
-        right = (angle + 0.5 * spin + 0.05 * x + 0.1 * x_dot > 0) ^ (rng.random(len(s)) < 0.25)
-        cos, sin = np.cos(angle), np.sin(angle)
-        push = (np.where(right, 10.0, -10.0) + 0.05 * spin**2 * sin) / 1.1
-        spin_rate = (9.8 * sin - cos * push) / (0.5 * (4 / 3 - 0.1 * cos**2 / 1.1))
-        speed_rate = push - 0.05 * spin_rate * cos / 1.1
-        reached = s + 0.02 * np.column_stack([x_dot, speed_rate, spin, spin_rate])
-        return reached, np.ones(len(s)), (np.abs(reached[:, 0]) > 2.4) | (np.abs(reached[:, 2]) > 0.2095)
-
-    return Task("noisy cartpole", "stochastic, few long episodes", 0.97, 1500, 400, start, step)
-
-
-def walk() -> Task:
-    """A stochastic walk between two ends, paid by where it is."""
-
-    def start(n: int, rng: np.random.Generator) -> Array:
-        return rng.random((n, 1))
-
-    def step(x: Array, rng: np.random.Generator) -> tuple[Array, Array, NDArray[np.bool_]]:
-        reached = x + 0.1 * rng.normal(size=x.shape)
-        return reached, np.sin(6 * x[:, 0]), (reached[:, 0] < 0) | (reached[:, 0] > 1)
-
-    return Task("walk", "stochastic, many terminated episodes", 0.95, 1000, 300, start, step, None, 2000)
-
-
-def drift(n_segments: int = 5) -> Task:
-    """A continuing process x' = 0.9x + noise paid x², beside an input that drifts slowly and does not matter."""
-    gamma, rho, sigma = 0.9, 0.9, 0.4
-
-    def start(n: int, rng: np.random.Generator) -> Array:
-        return rng.normal(size=(n, 2)) * [sigma / np.sqrt(1 - rho**2), 1.0]
-
-    def step(x: Array, rng: np.random.Generator) -> tuple[Array, Array, NDArray[np.bool_]]:
-        reached = x * [rho, 0.995] + rng.normal(size=x.shape) * [sigma, 0.1]
-        return reached, x[:, 0] ** 2, np.zeros(len(x), dtype=bool)
-
-    def value(x: Array) -> Array:
-        curvature = 1 / (1 - gamma * rho**2)  # V = A x² + B
-        return curvature * x[:, 0] ** 2 + gamma * curvature * sigma**2 / (1 - gamma)
-
-    name = "drift" if n_segments > 1 else "one long run"
-    kind = "stochastic, truncated" + ("" if n_segments > 1 else ", a single segment")
-    return Task(name, kind, gamma, 1000, 1000 // n_segments, start, step, value)
-
-
-def all_tasks() -> list[Task]:
-    """Deterministic and stochastic, few and many episodes, terminated and truncated."""
+def _linear_tasks() -> list[Task]:
+    """Ornstein–Uhlenbeck inputs with quadratic rewards, and observations that hide a part of the state."""
+    drift = systems.linear_gaussian([0.9, 0.995], [0.4, 0.1], [1.0, 0.0], 0.9)
+    product = systems.linear_gaussian([0.9, 0.8], [0.44, 0.6], [[0.0, 1.0], [0.0, 0.0]], 0.95)
+    three = systems.linear_gaussian([0.9, 0.8, 0.7], [0.44, 0.6, 0.7], [[1, 0, 0], [0, 0, 1], [0, 0, 0]], 0.9)
+    six = systems.linear_gaussian(
+        [0.9, 0.9, 0.8, 0.8, 0.95, 0.99],
+        [0.44, 0.44, 0.6, 0.6, 0.3, 0.14],
+        np.diag([1.0, -0.5, 0, 0, 0, 0]) + np.diag([0, 0, 1.0, 0, 0], k=1),
+        0.95,
+        linear=[0, 0, 0, 0, 0.5, 0],
+    )
+    slow = systems.linear_gaussian([0.98], [0.2], [1.0], 0.995)
+    heavy = systems.linear_gaussian([0.9, 0.995], [0.4, 0.1], [1.0, 0.0], 0.95, reward_noise=_student_noise)
+    blurred = systems.linear_gaussian([0.9, 0.0], [0.44, 0.7], [1.0, 0.0], 0.9, linear=[1.0, 0.0], seen=[[1.0, 1.0]])
+    swing = systems.linear_gaussian(
+        [[0.95, 0.3], [-0.3, 0.95]], [0.05, 0.15], [1.0, 0.0], 0.95, linear=[1.0, 1.0], seen=[[1.0, 0.0]]
+    )
     return [
-        gridworld(),
-        pendulum(),
-        pendulum(max_steps=15),
-        random_gridworld(),
-        walk(),
-        cartpole(),
-        drift(),
-        drift(n_segments=1),
+        Task("drift", "an input that drifts and does not matter", drift, 1000, 200),
+        Task("one long run", "drift in a single segment", drift, 1000, 1000),
+        Task("drift cut at 10", "short truncated runs", drift, 4000, 10),
+        Task("product 2-D", "product of two Ornstein–Uhlenbeck inputs", product, 1000, 50),
+        Task("sum 3-D cut at 8", "very short truncated runs", three, 2000, 8),
+        Task("sum 6-D", "squares, a product and a line; one input does not matter", six, 3000, 100),
+        Task("sum 6-D, 20 000", "as sum 6-D, many data", six, 20_000, 200),
+        Task("slow, γ = 0.995", "long horizon", slow, 5000, 500),
+        Task("heavy tails", "heteroscedastic Student-t noise of rewards", heavy, 2000, 100),
+        Task("blurred AR(1)", "seen through noise", blurred, 1000, 100),
+        Task("blurred AR(1) cut at 30", "seen through noise, short truncated runs", blurred, 8000, 30),
+        Task("hidden velocity", "an oscillator of which only the position is seen", swing, 2000, 200),
     ]
+
+
+@cache
+def all_tasks() -> tuple[Task, ...]:
+    """Deterministic, stochastic and non-Markov; few and many runs, terminated and truncated."""
+    random_grid, walk = grids.random_grid(), systems.walk()
+    return (
+        Task("gridworld", "the paper's: many short episodes", grids.gridworld(), 500, 100),
+        Task("pendulum", "the paper's swing-up", systems.pendulum(), 1000, 200),
+        Task("short pendulum", "cut before it is up", systems.pendulum(), 1000, 15),
+        Task("spiral", "smooth, truncated, few data", systems.spiral(), 300, 25),
+        Task("random grid", "repeated states", random_grid, 800, 200),
+        Task("random grid, 300", "few data", random_grid, 300, 200),
+        Task("random grid cut at 8", "very short truncated runs", random_grid, 1000, 8),
+        Task("random grid cut at 30", "truncated runs", random_grid, 3200, 30),
+        Task("walk", "many terminated episodes", walk, 1000, 300),
+        Task("walk cut at 10", "short runs, many truncated", walk, 1000, 10),
+        Task("walk cut at 20", "short runs, many truncated", walk, 4000, 20),
+        Task("walk, 20 000", "many data", walk, 20_000, 300),
+        Task("noisy cartpole", "few long episodes, a drifting cart", systems.cartpole(), 1500, 400),
+        Task("noisy pendulum", "swing-up with 10 % random actions", systems.pendulum(random_actions=0.1), 2000, 100),
+        *_linear_tasks(),
+        Task("ring", "an angle as (cos, sin) beside a drifting input", systems.ring(), 1500, 100),
+        Task("ring, one run", "a single segment", systems.ring(gamma=0.98, noise=0.2), 3000, 3000),
+        Task(
+            "ring, noisy rewards", "noise of rewards above their spread", systems.ring(0.9, reward_noise=2.0), 2000, 50
+        ),
+        Task("ruin", "gambler's ruin", grids.ruin(), 1500, 400),
+        Task("two rooms", "V changes much behind a wall", grids.two_rooms(), 2000, 200),
+        Task("slippery grid cut at 12", "few data, short runs", grids.slippery_grid(), 300, 12),
+        Task("cliff", "V jumps", systems.cliff(), 1000, 200),
+    )
+
+
+def task_named(name: str) -> Task:
+    """The task of this name."""
+    found = {task.name: task for task in all_tasks()}
+    if name not in found:
+        raise ValueError(f"there is no task {name!r}; there are {', '.join(found)}.")
+    return found[name]
+
+
+def main() -> None:
+    """Print the tasks as a Markdown table."""
+    print("| task | γ | transitions | cut at | nature | |\n|---|---|---|---|---|---|")
+    for task in all_tasks():
+        print(f"| {task.name} | {task.gamma} | {task.n_transitions} | {task.max_steps} | {task.nature} | {task.kind} |")
+
+
+if __name__ == "__main__":
+    main()

@@ -30,28 +30,6 @@ def test_exact_measures_the_same_problem_everywhere(tmp_path: Path) -> None:
         assert_allclose(repeated["prefix_merged"], repeated["prefix_dense"], rtol=1e-6)
 
 
-def test_selection_compares_with_strangers(tmp_path: Path) -> None:
-    scores = tmp_path / "scores.json"
-    options = [
-        "--seeds",
-        "1",
-        "--tasks",
-        "gridworld",
-        "--contestants",
-        "auto",
-        "constant",
-        "LSTD",
-        "--json",
-        str(scores),
-    ]
-    command = [sys.executable, "benchmarks/selection.py", *options]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    assert "| task | auto | constant | LSTD | lowest? |" in done.stdout
-    rmse = {s["contestant"]: s["rmse"] for s in json.loads(scores.read_text())}
-    assert rmse["auto"] < 0.1 * min(rmse["constant"], rmse["LSTD"])
-
-
 def test_sparse_measures_and_fits(tmp_path: Path) -> None:
     figures = tmp_path / "figures.json"
     options = "--sizes 3000 --m 40 --dims 2 --repeats 1 --peers --json"
@@ -79,15 +57,6 @@ def test_subsets_shrink_from_kernel_to_kernel() -> None:
     )
     assert done.returncode == 0, done.stderr
     assert "tolerance" in done.stdout
-
-
-def test_selection_needs_no_strangers() -> None:
-    options = ["--seeds", "1", "--tasks", "gridworld", "--contestants", "auto"]
-    done = subprocess.run(
-        [sys.executable, "benchmarks/selection.py", *options], cwd=ROOT, capture_output=True, text=True, check=False
-    )
-    assert done.returncode == 0, done.stderr
-    assert "| task | auto |" in done.stdout
 
 
 def test_threads_measures_every_setting(tmp_path: Path) -> None:
