@@ -50,7 +50,7 @@ SMALLEST_AXIS = 1e-5
 
 # Penalties of the regressions, and of V, as shares of the mean eigenvalue of Σψψᵀ.
 PENALTIES = np.geomspace(1e-8, 10.0, 19)
-VALUE_PENALTY = 1e-3
+VALUE_PENALTY = 1e-2
 
 # A witness counts if the state leaves so much of its variance unexplained.
 SMALLEST_SHARE = 0.2
