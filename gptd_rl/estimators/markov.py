@@ -175,6 +175,9 @@ def _test(sample: Trajectories, total: Sum | None = None) -> MarkovTest:
     steps = Steps.of(sample)
     if not len(steps):
         raise ValueError("markov_test needs transitions; got regression targets only (segments of one state).")
+    if total is None and steps.has_past.sum() < FEWEST_STEPS:
+        nothing, ones = np.zeros(sample.n_dims), np.ones(sample.n_dims)
+        return MarkovTest(0.0, 0, 1.0, 0.0, nothing, ones, None, int(steps.has_past.sum()))
     instruments = Instruments.of(steps)
     known = instrument_statistics(sample, instruments) if total is None else total(instrument_statistics, instruments)
     regressions = Regressions.of(known)

@@ -23,6 +23,8 @@ steps. What cannot be a sum, the scale of inputs, the features and the neighbour
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -31,7 +33,7 @@ from scipy import special
 from gptd_rl import linalg
 from gptd_rl.data.resampling import evenly_spaced
 from gptd_rl.data.trajectories import Trajectories
-from gptd_rl.inference.inducing import incomplete_cholesky
+from gptd_rl.inference.inducing import ROUNDING, incomplete_cholesky
 from gptd_rl.kernels.metrics import Isotropic
 from gptd_rl.kernels.stationary import SquaredExponential
 from gptd_rl.types import Array, BoolArray, IntArray
@@ -51,6 +53,9 @@ SMALLEST_AXIS = 1e-5
 # Penalties of the regressions, and of V, as shares of the mean eigenvalue of Σψψᵀ.
 PENALTIES = np.geomspace(1e-8, 10.0, 19)
 VALUE_PENALTY = 1e-2
+
+# A regression leaves at least this share of the degrees of freedom; where none does, there is no regression.
+SMALLEST_FREEDOM = 0.5
 
 # A witness counts if the state leaves so much of its variance unexplained.
 SMALLEST_SHARE = 0.2
@@ -138,17 +143,18 @@ class Instruments:
     @classmethod
     def of(cls, steps: Steps) -> Instruments:
         """Scale and features for the inputs of a sample."""
-        centre, scale = steps.states.mean(axis=0), _positive(steps.states.std(axis=0))
+        centre, scale = steps.states.mean(axis=0), steps.states.std(axis=0)
+        scale[scale <= ROUNDING * np.abs(centre)] = 1.0
         standardised = (steps.states - centre) / scale
         variances, axes = np.linalg.eigh(standardised.T @ standardised / len(steps))
-        axes = axes / np.sqrt(np.maximum(variances, max(SMALLEST_AXIS * variances[-1], np.finfo(float).tiny)))
+        axes = axes / np.sqrt(_positive(np.maximum(variances, SMALLEST_AXIS * variances[-1])))
         # Σψψᵀ cannot know more functions of the state than there are steps
-        size = min(MOST_POINTS, int(POINTS_PER_STEP * len(steps)))
+        size = min(MOST_POINTS, max(1, int(POINTS_PER_STEP * len(steps))))
         candidates = np.unique((standardised @ axes)[evenly_spaced(len(steps), N_CANDIDATES)], axis=0)
         kernel = _kernel(len(centre))
         points = candidates[incomplete_cholesky(kernel, candidates, size, tolerance=1e-6).indices]
         L = linalg.cholesky(lambda: kernel(points, points))
-        return cls(centre, scale, axes, _positive(steps.changes[steps.has_past].std(axis=0)), points, L)
+        return cls(centre, scale, axes, _positive(steps.changes.std(axis=0)), points, L)
 
     @property
     def n_features(self) -> int:
@@ -157,7 +163,9 @@ class Instruments:
 
     def along_axes(self, states: Array) -> Array:
         """States along the principal axes, of shape (n, n_dims)."""
-        return (states - self.centre) / self.scale @ self.axes
+        standardised = (states - self.centre) / self.scale
+        # not a matrix product: equal states stay equal to the last digit, in whatever block
+        return sum((standardised[:, [i]] * axis for i, axis in enumerate(self.axes)), np.zeros_like(standardised))
 
     def features(self, states: Array) -> Array:
         """ψ: squared exponentials, a constant and the inputs themselves, of shape (n, n_features)."""
@@ -280,9 +288,9 @@ def _cross_validated_ridge(G: Array, onto: Array, squares: Array, n: int) -> tup
         # a = (G + ρI)⁻¹Σψy,  Σ(y − ψᵀa)² = Σy² − 2aᵀΣψy + aᵀGa,  GCV: divided by (1 − tr(G(G + ρI)⁻¹)/n)²
         a = c / (e + penalty)
         errors = np.maximum(squares - 2 * (a * c).sum(axis=0) + (a * e * a).sum(axis=0), 0.0)
-        errors /= (1.0 - (e / (e + penalty)).sum() / n) ** 2
-        better = errors < best
-        best[better], coefficients[:, better] = errors[better], a[:, better]
+        freedom = 1.0 - float((e / (e + penalty)).sum()) / n
+        better = errors / freedom**2 < best if freedom > SMALLEST_FREEDOM else np.zeros(len(best), dtype=bool)
+        best[better], coefficients[:, better] = errors[better] / freedom**2, a[:, better]
     return Q @ coefficients, np.minimum(best, squares)
 
 
@@ -304,15 +312,19 @@ class Neighbours:
         errors = np.concatenate([regressions.residuals(block, instruments)[1] for block in steps.blocks()])
         return cls(instruments.along_axes(steps.states), errors, steps.stretch, steps.number)
 
+    @cached_property
+    def _tree(self) -> Any:
+        from scipy.spatial import KDTree
+
+        return KDTree(self.places)
+
     def errors_near(self, steps: Steps, instruments: Instruments) -> Array:
         """Mean δ̃ of each step's nearest neighbours, of shape (n,); 0 where there is none.
 
         A step's own recent past does not count: δ_{t−1} and the witness u_t share the noise of x_t.
         """
-        from scipy.spatial import KDTree
-
         nearest = min(len(self.errors), 2 * LAG + 1 + N_NEIGHBOURS)  # so many that enough are allowed
-        _, near = KDTree(self.places).query(instruments.along_axes(steps.states), nearest)
+        _, near = self._tree.query(instruments.along_axes(steps.states), nearest)
         near = near.reshape(len(steps), nearest)
         apart = np.abs(self.number[near] - steps.number[:, None]) > LAG
         allowed = apart | (self.stretch[near] != steps.stretch[:, None])  # [n, nearest]
