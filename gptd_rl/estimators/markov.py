@@ -10,16 +10,15 @@ import numpy as np
 
 from gptd_rl.data.trajectories import Trajectories
 from gptd_rl.inference.overidentification import (
-    Instruments,
     Neighbours,
     OveridentificationTest,
     Regressions,
     Restrictions,
-    Steps,
     instrument_statistics,
     products,
     restrictions,
 )
+from gptd_rl.inference.witnesses import Instruments, Steps
 from gptd_rl.sharding.dataset import ShardedDataset, open_dataset
 from gptd_rl.sharding.summary import PIECE, contiguous_sample, summarize
 from gptd_rl.temporal.shards import Shard
@@ -125,7 +124,8 @@ def markov_test(data: DataLike, *, gamma: float | None = None, executor: Any = N
     Notes
     -----
     A small p-value says that something is hidden, not what. A large one does not say that nothing is: what is hidden
-    may have left no trace in the latest changes. The result does not depend on how data are cut into shards.
+    may have left no trace in the latest changes, or one too weak to be told from errors of fit: more than 2 000 steps
+    make the estimate better, but count as 2 000. The result does not depend on how data are cut into shards.
 
     Examples
     --------

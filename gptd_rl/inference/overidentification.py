@@ -10,11 +10,12 @@ covariance measure, Shah & Peters 2020):
 
 Both expectations are ridge regressions on many features ψ of the state, with penalties by generalised
 cross-validation. A wrong V, and a regression that is wrong in one of the two places, do no harm. Where both are wrong,
-as where V jumps, their product looks like a correlation; three things keep it out:
+as where V jumps, their product looks like a correlation; four things keep it out:
 
 - ν(t) is the nearest neighbour of x_t on another stretch of the data: it has the same error of fit, and no part in u_t.
 - A witness that the state explains almost wholly (`SMALLEST_SHARE`) says nothing new, so it is left out.
 - A few steps may carry most of the sum: an F distribution with the *effective* number of steps replaces χ².
+- Many steps do not make a small correlation significant (`MOST_STEPS`).
 
 All that the regressions need is one Gram matrix, ``[ψ, ψ−γψ', u, r]ᵀ[ψ, ψ−γψ', u, r]``. It and g and S are sums over
 steps. What cannot be a sum, the scale of inputs, the features and the neighbours, comes from a sample of the data.
@@ -30,25 +31,13 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import special
 
-from gptd_rl import linalg
-from gptd_rl.data.resampling import evenly_spaced
 from gptd_rl.data.trajectories import Trajectories
-from gptd_rl.inference.inducing import ROUNDING, incomplete_cholesky
-from gptd_rl.kernels.metrics import Isotropic
-from gptd_rl.kernels.stationary import SquaredExponential
+from gptd_rl.inference.witnesses import Instruments, Steps, positive
 from gptd_rl.types import Array, BoolArray, IntArray
 
-# Segments are cut into stretches of so many steps. Within one, neighbours are more than LAG steps apart.
-STRETCH = 1000
-LAG = 20
+# Neighbours of a step, and how many steps apart they are at least if they lie on the same stretch.
 N_NEIGHBOURS = 2
-
-# The squared exponential of the features: its lengthscale, in standard deviations along each principal axis, its number
-# of inducing points, per step and at most, and the candidates for these. An axis of the standardised inputs is not
-# stretched beyond this share of the largest variance.
-LENGTHSCALE = 0.5
-POINTS_PER_STEP, MOST_POINTS, N_CANDIDATES = 0.25, 200, 1000
-SMALLEST_AXIS = 1e-5
+LAG = 20
 
 # Penalties of the regressions, and of V, as shares of the mean eigenvalue of Σψψᵀ.
 PENALTIES = np.geomspace(1e-8, 10.0, 19)
@@ -63,128 +52,12 @@ SMALLEST_SHARE = 0.2
 # TD errors below this share of the squares of rewards and values are rounding errors.
 RESOLUTION = 1e-10
 
+# More steps than these estimate the correlations better, but count as these: what errors of fit leave, a correlation of
+# about 0.05, must not become significant because there are many.
+MOST_STEPS = 2000
+
 # Combinations of witnesses with less than this share of the largest variance are combinations of the others.
 DEPENDENT = 1e-6
-
-# Rows that are turned into features together.
-BLOCK = 2048
-
-
-@dataclass(frozen=True, eq=False)
-class Steps:
-    """The transitions of some data, one a row."""
-
-    states: Array  # [n, D]
-    next_states: Array  # [n, D]
-    rewards: Array  # [n]
-    discounts: Array  # 0 into terminal states  [n]
-    changes: Array  # since the step before; 0 at the start of a stretch  [n, D]
-    has_past: BoolArray  # [n]
-    stretch: NDArray[np.uint64]  # a number made from the states at its ends  [n]
-    number: IntArray  # of the step within its stretch  [n]
-
-    @classmethod
-    def of(cls, data: Trajectories) -> Steps:
-        """Take the transitions of `data` one by one."""
-        data = data.cut(STRETCH) if data.lengths.max() > STRETCH + 1 else data
-        left = np.flatnonzero(data.has_transition)
-        is_terminal = np.zeros(len(data), dtype=bool)
-        is_terminal[data.last[data.terminated]] = True
-        number = (np.arange(len(data)) - data.starts[data.segment_of])[left]
-        has_past = number > 0
-        states = data.states[left]
-        return cls(
-            states,
-            data.states[left + 1],
-            data.rewards[left],
-            np.where(is_terminal[left + 1], 0.0, data.discounts[left]),
-            np.where(has_past[:, None], states - data.states[left - has_past], 0.0),
-            has_past,
-            _stretch_keys(data)[data.segment_of[left]],
-            number,
-        )
-
-    def __len__(self) -> int:
-        """Number of transitions."""
-        return len(self.rewards)
-
-    def blocks(self) -> list[Steps]:
-        """Rows in pieces of at most BLOCK."""
-        names = self.__dataclass_fields__
-        cuts = range(0, len(self), BLOCK)
-        return [Steps(**{name: getattr(self, name)[i : i + BLOCK] for name in names}) for i in cuts]
-
-
-def _stretch_keys(data: Trajectories) -> NDArray[np.uint64]:
-    """A number for each segment from its first and last state and its length: the same in whatever shard it lies."""
-    ends = np.column_stack([data.states[data.starts], data.states[data.last], data.lengths.astype(np.float64)])
-    odd = np.random.default_rng(0).integers(2**63, size=ends.shape[1], dtype=np.uint64) * np.uint64(2) + np.uint64(1)
-    return (np.ascontiguousarray(ends).view(np.uint64) * odd).sum(axis=1, dtype=np.uint64)
-
-
-# -------------------------------------------------------------------------------------- features and witnesses
-
-
-@dataclass(frozen=True, eq=False)
-class Instruments:
-    """What is made of a step: features ψ of its states, and witnesses u of its past.
-
-    Features are a squared exponential over the *principal axes* of the inputs, each scaled to variance one, so that the
-    difference of two inputs that are nearly equal (stacked frames) is an axis of its own.
-    """
-
-    centre: Array  # [D]
-    scale: Array  # standard deviations, 1 for constant inputs  [D]
-    axes: Array  # [D, D]
-    change_scale: Array  # [D]
-    points: Array  # inducing points, along the axes  [m, D]
-    L: Array  # Cholesky factor of their covariance  [m, m]
-
-    @classmethod
-    def of(cls, steps: Steps) -> Instruments:
-        """Scale and features for the inputs of a sample."""
-        centre, scale = steps.states.mean(axis=0), steps.states.std(axis=0)
-        scale[scale <= ROUNDING * np.abs(centre)] = 1.0
-        standardised = (steps.states - centre) / scale
-        variances, axes = np.linalg.eigh(standardised.T @ standardised / len(steps))
-        axes = axes / np.sqrt(_positive(np.maximum(variances, SMALLEST_AXIS * variances[-1])))
-        # Σψψᵀ cannot know more functions of the state than there are steps
-        size = min(MOST_POINTS, max(1, int(POINTS_PER_STEP * len(steps))))
-        candidates = np.unique((standardised @ axes)[evenly_spaced(len(steps), N_CANDIDATES)], axis=0)
-        kernel = _kernel(len(centre))
-        points = candidates[incomplete_cholesky(kernel, candidates, size, tolerance=1e-6).indices]
-        L = linalg.cholesky(lambda: kernel(points, points))
-        return cls(centre, scale, axes, _positive(steps.changes.std(axis=0)), points, L)
-
-    @property
-    def n_features(self) -> int:
-        """Number m' of features."""
-        return len(self.points) + 1 + len(self.centre)
-
-    def along_axes(self, states: Array) -> Array:
-        """States along the principal axes, of shape (n, n_dims)."""
-        standardised = (states - self.centre) / self.scale
-        # not a matrix product: equal states stay equal to the last digit, in whatever block
-        return sum((standardised[:, [i]] * axis for i, axis in enumerate(self.axes)), np.zeros_like(standardised))
-
-    def features(self, states: Array) -> Array:
-        """ψ: squared exponentials, a constant and the inputs themselves, of shape (n, n_features)."""
-        z = self.along_axes(states)
-        psi = linalg.half_solve(self.L, _kernel(z.shape[1])(self.points, z)).T
-        return np.column_stack([psi, np.ones(len(z)), z])
-
-    def witnesses(self, steps: Steps) -> Array:
-        """u: each input's change, then each change times the input, of shape (n, 2·n_dims)."""
-        changes = steps.changes / self.change_scale
-        return np.hstack([changes, changes * (steps.states - self.centre) / self.scale])
-
-
-def _kernel(n_dims: int) -> SquaredExponential:
-    return SquaredExponential(Isotropic(LENGTHSCALE**-2.0, n_dims))
-
-
-def _positive(scale: Array) -> Array:
-    return np.where(scale > 0, scale, 1.0)
 
 
 # -------------------------------------------------------------------------------------- regressions
@@ -239,7 +112,7 @@ class Regressions:
         squares[-1] = max(squares[-1] - 2 * w @ c + w @ X @ w, 0.0)
         onto = np.column_stack([gram[:m, 2 * m : -1], b - A @ w])  # [m', k + 1]
         weights, left = _cross_validated_ridge(G, onto, squares, n)
-        shares = left / _positive(squares)
+        shares = left / positive(squares)
         return cls(w, weights[:, :-1], weights[:, -1], shares[:-1], left[-1] / scale if scale else 0.0)
 
     @property
@@ -399,12 +272,12 @@ class OveridentificationTest:
         e, Q = np.linalg.eigh(known.S[np.ix_(witnesses, witnesses)] / np.outer(scale, scale))
         own = e > DEPENDENT * e[-1]
         half = Q[:, own] / np.sqrt(e[own]) / scale[:, None]  # S⁻¹ = half·halfᵀ  [w, k]
-        # J = gᵀS⁻¹g
-        statistic = float(((known.g[witnesses] @ half) ** 2).sum())
-        k = half.shape[1]
+        # J = gᵀS⁻¹g, of MOST_STEPS steps if there are more
+        k, counted = half.shape[1], min(1.0, MOST_STEPS / known.n_past)
+        statistic = counted * float(((known.g[witnesses] @ half) ** 2).sum())
         # h_t = a_tᵀS⁻¹a_t, the share of a step;  n = Σh/Σh², as many steps if all carried alike: in all data, Σh = k
         h = ((sample[:, witnesses] @ half) ** 2).sum(axis=1)
-        n = k * float(h.sum()) / float(h @ h)
+        n = counted * k * float(h.sum()) / float(h @ h)
         # Hotelling's T² of n steps
         pvalue = float(special.fdtrc(k, n - k, statistic * (n - k) / (n * k))) if n > k + 1 else 1.0
         return cls(statistic, k, pvalue, n)

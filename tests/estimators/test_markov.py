@@ -83,7 +83,7 @@ def test_markov_test_does_not_depend_on_sharding(n_segments, tmp_path):
     assert_allclose(numbers(markov_test(paths)), expected, rtol=1e-8)
     assert_allclose(numbers(markov_test(iter(shards))), expected, rtol=1e-8)
     for noise in ("stochastic", "deterministic"):
-        dataset: Any = open_dataset(shards, noise)  # type: ignore[arg-type]
+        dataset: Any = open_dataset(shards, noise)
         assert_allclose(numbers(markov_test_of_shards(dataset)), expected, rtol=1e-8)
 
 
