@@ -12,7 +12,8 @@ Both expectations are ridge regressions on many features ψ of the state, with p
 cross-validation. A wrong V, and a regression that is wrong in one of the two places, do no harm. Where both are wrong,
 as where V jumps, their product looks like a correlation; four things keep it out:
 
-- ν(t) is the nearest neighbour of x_t on another stretch of the data: it has the same error of fit, and no part in u_t.
+- δ̃_ν(t) is the mean over the nearest neighbours of x_t that lie on other stretches of the data: they have nearly the
+  same error of fit, and no part in u_t.
 - A witness that the state explains almost wholly (`SMALLEST_SHARE`) says nothing new, so it is left out.
 - A few steps may carry most of the sum: an F distribution with the *effective* number of steps replaces χ².
 - Many steps do not make a small correlation significant (`MOST_STEPS`).
@@ -277,7 +278,7 @@ class OveridentificationTest:
         statistic = counted * float(((known.g[witnesses] @ half) ** 2).sum())
         # h_t = a_tᵀS⁻¹a_t, the share of a step;  n = Σh/Σh², as many steps if all carried alike: in all data, Σh = k
         h = ((sample[:, witnesses] @ half) ** 2).sum(axis=1)
-        n = counted * k * float(h.sum()) / float(h @ h)
+        n = counted * k * float(h.sum()) / float(h @ h) if h.any() else 0.0
         # Hotelling's T² of n steps
         pvalue = float(special.fdtrc(k, n - k, statistic * (n - k) / (n * k))) if n > k + 1 else 1.0
         return cls(statistic, k, pvalue, n)
