@@ -18,7 +18,7 @@ export MPLBACKEND := Agg
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test lint format browser bench-exact bench-sparse bench-selection bench-off-policy bench-evaluate bench-policy-iteration bench-threads bench-imports clean distclean
+.PHONY: help demo test lint format browser bench-exact bench-sparse bench-selection bench-off-policy bench-evaluate bench-policy-iteration bench-threads bench-imports bench-markov clean distclean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1|\2/p' Makefile | awk -F'|' '{ printf "%-24s %s\n", $$1, $$2 }'
@@ -65,6 +65,9 @@ bench-threads: $(DEV) ## fits with BLAS threads as they come, beside one thread 
 
 bench-imports: $(DEV) ## processor time of `import gptd_rl`
 	$(PY) benchmarks/imports.py
+
+bench-markov: $(DEV) ## how often the test of the Markov property rejects, where it should and where it should not
+	$(PY) benchmarks/markov.py
 
 clean: ## remove what tools left behind, except the virtual environment
 	rm -rf build dist *.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis

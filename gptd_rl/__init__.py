@@ -8,6 +8,7 @@ from gptd_rl.envs import register_environments
 from gptd_rl.estimators.conformal import Calibrated
 from gptd_rl.estimators.gptd import GPTD
 from gptd_rl.estimators.gptdq import GPTDQ
+from gptd_rl.estimators.markov import markov_test
 from gptd_rl.estimators.online import OnlineGPTD, Transition
 from gptd_rl.estimators.storage import load
 from gptd_rl.exceptions import CollectionError
@@ -53,4 +54,5 @@ __all__ = [
     "collect_to_minari",
     "evaluate_agent",
     "load",
+    "markov_test",
 ]

@@ -16,6 +16,7 @@ EXAMPLES = sorted((ROOT / "examples").glob("*.py"))
 SAYS_AND_WRITES: dict[str, tuple[str, str | None]] = {
     "evaluate_any_policy": ("LinearController on CartPole-v1", "any_policy/index.html"),
     "evaluate_sb3_agent": ("A2C on CartPole-v1", "demo/index.html"),
+    "markov_test": ("place and angle: The observations do not tell all", None),
     "million": ("fitted by the sparse method", None),
     "off_policy_minari": ("largest error of a prediction: 0.00", None),
     "policy_iteration": ("Acrobot-v1 after 1000 steps: return -", "policy_iteration.png"),

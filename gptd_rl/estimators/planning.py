@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 
 from gptd_rl.data.trajectories import Trajectories
+from gptd_rl.estimators.markov import MarkovTest, markov_test
 from gptd_rl.exceptions import RelevanceWarning
 from gptd_rl.kernels import Kernel
 from gptd_rl.selection import thinning
@@ -42,7 +43,7 @@ class Plan:
     thinning: int = 1
     start: Any = None  # what the choice of the thinning found, near the optimum
     trials: list[ThinningResult] = field(default_factory=list)
-    markov_test: Any = None
+    markov_test: MarkovTest | None = None
     amplification: float = 1.0  # of the prior variance that was selected
 
 
@@ -61,7 +62,7 @@ def make_plan(v: Any, data: Trajectories, kernel: str | Kernel, options: SearchO
         return Plan(v.bootstrap is True, _fixed_thinning(v, data))
     if v.bootstrap is True:
         return Plan(True)
-    tests: list[Any] = []
+    tests: list[MarkovTest] = []
     bootstraps: Callable[[], bool] | None = None
     if v.bootstrap == "auto" and data.n_transitions >= MIN_TRANSITIONS:
         bootstraps = lambda: _is_markov(data, options, tests)  # noqa: E731
@@ -83,11 +84,12 @@ def _fixed_thinning(v: Any, data: Trajectories) -> int:
     return v.thinning or max(1, round(horizon))
 
 
-def _is_markov(data: Trajectories, options: SearchOptions, tests: list[Any]) -> bool:
+def _is_markov(data: Trajectories, options: SearchOptions, tests: list[MarkovTest]) -> bool:
     """Whether nothing speaks against bootstrapping; the test is appended to `tests`. Pairs are taken for Markov."""
     if options.actions is not None:
         return True
-    return True
+    tests.append(markov_test(data))
+    return bool(tests[0].pvalue >= NOT_MARKOV)
 
 
 def _warn_of_other_relevances(
