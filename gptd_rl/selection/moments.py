@@ -181,7 +181,7 @@ class MomentProblem:
         space = Coordinates.of(guesses[0], self.scale, noise_floor)
         descent = _Descent(self, space, report, n_jobs)
         first = descent.run(guesses, self._prior())
-        noise = self._error_variance(first.model)
+        noise = max(self._error_variance(first.model), noise_floor * self.scale.return_variance)
         found = descent.run([first.model, *guesses], MomentPrior(self.scale, noise, KNOWN_NOISE_SPREAD))
         seconds = time.perf_counter() - began
         return SearchResult(found.model, found.value, first.n_evaluations + found.n_evaluations, seconds)
