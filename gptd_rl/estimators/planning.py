@@ -58,9 +58,10 @@ def make_plan(v: Any, data: Trajectories, kernel: str | Kernel, options: SearchO
     kernel : str or Kernel
     options : SearchOptions
     """
+    is_told = v.bootstrap != "auto" and bool(v.bootstrap)  # NumPy's True is one, too
     if v.objective != "auto" or v.noise == "deterministic":
-        return Plan(v.bootstrap is True, _fixed_thinning(v, data))
-    if v.bootstrap is True:
+        return Plan(is_told, _fixed_thinning(v, data))
+    if is_told:
         return Plan(True)
     tests: list[MarkovTest] = []
     bootstraps: Callable[[], bool] | None = None

@@ -47,6 +47,9 @@ N_ROUNDS = 6
 # Directions in which features hardly vary are taken to vary by this share of the largest eigenvalue of G.
 FLOOR = 1e-10
 
+# The smallest s², as a share of that eigenvalue: less shrinkage would leave M singular to rounding.
+RESOLUTION = 1e-13
+
 # The smallest q, as a share of that of a constant function.
 SLOWEST = 0.1
 
@@ -165,16 +168,18 @@ class MomentSolution:
         e, V = np.linalg.eigh(known.gram)
         e = np.maximum(e, FLOOR * e[-1])
         # q_j = v_jᵀAv_j / e_j, at least that of the slowest direction that the discounts allow
-        slowest = max(known.smallest_loss, SLOWEST * known.total_loss / known.n_rows)
+        total_loss = known.total_loss or 1.0  # γ = 1 and no terminal state seen: the next one may be
+        slowest = max(known.smallest_loss, SLOWEST * total_loss / known.n_rows)
         q = np.clip(np.einsum("ij,ij->j", V, known.cross @ V) / e, slowest, 1.0)
         shape = (V / q) @ V.T
-        s2 = known.squared_rewards / known.n_rows
+        smallest = RESOLUTION * e[-1]
+        s2 = max(known.squared_rewards / known.n_rows, smallest)
         for _ in range(N_ROUNDS):
             R = SHRINKAGE * s2 * shape
             lu = dense.lu_factor(known.cross + R)
             w = dense.lu_solve(lu, known.moment)
             solution = cls(known, R, s2, lu, w)
-            s2 = solution.cross_validated_variance
+            s2 = max(solution.cross_validated_variance, smallest)
         return replace(solution, error_variance=s2)
 
     def solve(self, right: Array) -> Array:
@@ -190,10 +195,11 @@ class MomentSolution:
         dof = float(np.trace(self.solve(known.cross)))
         return residual / known.n_rows / (1.0 - np.clip(dof / known.n_rows, 0.0, MAX_LEVERAGE)) ** 2
 
-    def covariance(self, noise: Array) -> Array:
-        """M⁻¹(W + RRᵀ)M⁻ᵀ, of shape (m', m')."""
-        half = self.solve(noise + self.shrinkage @ self.shrinkage.T)
-        return np.asarray(self.solve(half.T))
+    def covariance_factor(self, noise: Array) -> Array:
+        """B with BBᵀ = M⁻¹(W + RRᵀ)M⁻ᵀ, of shape (m', m'): no variance that follows from it is negative."""
+        e, V = np.linalg.eigh(noise)  # W is a sum of squares: what is below 0 is rounding
+        both = self.solve(np.column_stack([V * np.sqrt(np.maximum(e, 0.0)), self.shrinkage]))
+        return np.asarray(np.linalg.qr(both.T, mode="r")).T
 
 
 @dataclass(frozen=True, eq=False)
@@ -213,9 +219,9 @@ class InstrumentalPosterior:
         return None if self.is_exact else self.features.inducing.states
 
     @cached_property
-    def weight_covariance(self) -> Array:
-        """Covariance of the error of the weights, of shape (m', m')."""
-        return self.solution.covariance(self.noise)
+    def weight_factor(self) -> Array:
+        """B, where BBᵀ is the covariance of the error of the weights, of shape (m', m')."""
+        return self.solution.covariance_factor(self.noise)
 
     def condition_on(self, data: Trajectories) -> InstrumentalPosterior:
         """Given further segments, θ and features as they are."""
@@ -236,18 +242,17 @@ class InstrumentalPosterior:
 
     def covariance(self, states: Array) -> Array:
         """Covariance of the errors between all pairs of states, of shape (n, n), whose diagonal is `variance`."""
-        P = self.features(states)
+        half = self.features(states) @ self.weight_factor
         residual = self.features.inducing.residual_covariance(states)
         prior = self.features.inducing.split.inducing.diagonal(states)
         # The rounding error of the subtraction.
-        residual.flat[:: len(residual) + 1] += prior * np.finfo(np.float64).eps * max(P.shape)
-        return np.asarray(residual + P @ self.weight_covariance @ P.T)
+        residual.flat[:: len(residual) + 1] += prior * np.finfo(np.float64).eps * max(half.shape)
+        return np.asarray(residual + half @ half.T)
 
     def sample(self, states: Array, n: int, rng: np.random.Generator) -> Array:
         """Joint samples, of shape (n, m)."""
         return sample_gaussian(self.mean(states), self.covariance(states), n, rng)
 
     def _variance(self, states: Array) -> Array:
-        P = self.features(states)
-        error = np.einsum("nm,nm->n", P @ self.weight_covariance, P)
-        return np.asarray(error + self.features.inducing.residual_variance(states))
+        half = self.features(states) @ self.weight_factor
+        return np.asarray((half**2).sum(axis=1) + self.features.inducing.residual_variance(states))

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property, partial
 
 import numpy as np
@@ -181,7 +181,7 @@ class MomentProblem:
         space = Coordinates.of(guesses[0], self.scale, noise_floor)
         descent = _Descent(self, space, report, n_jobs)
         first = descent.run(guesses, self._prior())
-        noise = self._error_variance(first.model)
+        noise = max(self._error_variance(first.model), noise_floor * self.scale.return_variance)
         found = descent.run([first.model, *guesses], MomentPrior(self.scale, noise, KNOWN_NOISE_SPREAD))
         seconds = time.perf_counter() - began
         return SearchResult(found.model, found.value, first.n_evaluations + found.n_evaluations, seconds)
@@ -219,9 +219,13 @@ class _Descent:
         """The minimum of the objective with `prior`."""
         space, objective = self.space, self.problem.objective
 
+        # Nats of the unit of rewards. Without them a relative tolerance is the same in every unit.
+        unit = 0.5 * objective.n_rows * np.log(self.problem.scale.return_variance)
+
         def descend(x: Array, objective: FixedMomentEvidence, steps: int) -> Optimum:
             f = space.function(lambda model: _penalized(objective, prior, model), self.report)
-            return lbfgs(f, x, space.lower, space.upper, steps)
+            found = lbfgs(lambda x: _plus(f(x), -unit), x, space.lower, space.upper, steps)
+            return replace(found, value=found.value + unit)
 
         explore = partial(descend, objective=self._coarse, steps=EXPLORING_STEPS)
         ends = in_parallel(explore, [space.pack(guess) for guess in guesses], self.n_jobs)
@@ -248,3 +252,8 @@ class _Descent:
 def _penalized(objective: FixedMomentEvidence, prior: MomentPrior, model: Model) -> tuple[float, Array]:
     (value, gradient), (penalty, slope) = objective(model), prior(model)
     return value + penalty, gradient + slope
+
+
+def _plus(found: tuple[float, Array], constant: float) -> tuple[float, Array]:
+    value, gradient = found
+    return value + constant, gradient

@@ -35,6 +35,9 @@ N_CENTRES = 200
 # Products of inputs are instruments for so many inputs at most.
 MAX_PRODUCT_INPUTS = 8
 
+# An input that spreads by less than this share of its size is constant.
+CONSTANT = 1e-12
+
 # Singular values below this share of the largest are rounding errors.
 RANK_TOLERANCE = 1e-6
 
@@ -93,7 +96,8 @@ def instruments(states: Array, n_categorical: int = 0) -> Array:
     """Q: orthonormal values of instruments at the states that transitions leave, of shape (n, k)."""
     n, n_inputs = len(states), states.shape[1] - n_categorical
     inputs = states[:, :n_inputs]
-    x = (inputs - inputs.mean(axis=0)) / np.maximum(inputs.std(axis=0), 1e-12 * (1.0 + np.abs(inputs).max(axis=0)))
+    spread = inputs.std(axis=0)
+    x = (inputs - inputs.mean(axis=0)) / np.where(spread > CONSTANT * np.abs(inputs).max(axis=0), spread, np.inf)
     columns = [np.ones(n), *x.T]
     if n_inputs <= MAX_PRODUCT_INPUTS:
         columns += [x[:, i] * x[:, j] for i in range(n_inputs) for j in range(i + 1)]
