@@ -15,8 +15,7 @@ from gptd_rl.estimators.params import Parameters
 from gptd_rl.estimators.predictions import StatePredictions
 from gptd_rl.estimators.storage import SaveAndLoad, storable
 from gptd_rl.exceptions import NotFittedError
-from gptd_rl.inference.inducing import Dictionary
-from gptd_rl.inference.online import OnlinePosterior, RunningSegment
+from gptd_rl.inference.online import OnlinePosterior
 from gptd_rl.kernels import Kernel, registry
 from gptd_rl.temporal.targets import Noise
 from gptd_rl.threads import one_blas_thread
@@ -226,22 +225,12 @@ class OnlineGPTD(StatePredictions, Parameters, SaveAndLoad):
 
     def to_arrays(self) -> tuple[dict[str, Any], dict[str, Any]]:
         """The model as plain data and arrays, for `storage`."""
-        p = self.posterior_
         params = self.get_params(deep=False) | dict(kernel=registry.describe(self.kernel))
-        arrays: dict[str, Any] = dict(
-            theta=self.kernel.theta,
-            inputs=self._columns,
-            dictionary=self.dictionary_,
-            gram=p.weights.gram,
-            moment=p.weights.moment,
-            moments=p.moments,
-        )
-        if p.history is not None:
-            arrays["history"] = p.history.table
-        header: dict[str, Any] = dict(params=params, n_dims=self.n_dims_, n_transitions=self.n_transitions_)
-        if p.running is not None and self._running_state is not None:
-            header["running"] = dict(q=p.running.q, h=p.running.h)
-            arrays |= dict(running_state=self._running_state, f=p.running.f, u=p.running.u, phi=p.running.phi)
+        learnt, arrays = self.posterior_.to_arrays()
+        header = dict(learnt, params=params, n_dims=self.n_dims_, n_transitions=self.n_transitions_)
+        arrays |= dict(theta=self.kernel.theta, inputs=self._columns, dictionary=self.dictionary_)
+        if self._running_state is not None:
+            arrays["running_state"] = self._running_state
         return header, arrays
 
     @classmethod
@@ -252,22 +241,9 @@ class OnlineGPTD(StatePredictions, Parameters, SaveAndLoad):
         new = cls(**params)
         new._begin(arrays["inputs"], header["n_dims"])
         new.n_transitions_, new._chosen = header["n_transitions"], list(arrays["dictionary"])
-        p = new.posterior_
-        for state in arrays["dictionary"][:, new._columns]:
-            p.dictionary = Dictionary.extended(p.dictionary, state)
-        p.weights.gram, p.weights.moment, p.moments = arrays["gram"], arrays["moment"], arrays["moments"]
-        if p.history is not None:
-            p.history.table = arrays["history"]
-        if "running" in header:
-            new._running_state = arrays["running_state"]
-            p.running = RunningSegment(
-                arrays["running_state"][new._columns],
-                arrays["f"],
-                header["running"]["q"],
-                header["running"]["h"],
-                arrays["u"],
-                arrays["phi"],
-            )
+        new._running_state = arrays.get("running_state")
+        running = None if new._running_state is None else new._running_state[new._columns]
+        new.posterior_.restore(arrays["dictionary"][:, new._columns], running, header, arrays)
         return new
 
 

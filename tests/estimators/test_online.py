@@ -14,7 +14,7 @@ from gptd_rl.data.trajectories import Trajectories
 from gptd_rl.estimators.gptd import GPTD
 from gptd_rl.estimators.online import OnlineGPTD, Transition
 from gptd_rl.exceptions import NotFittedError
-from gptd_rl.inference import online
+from gptd_rl.inference import growing
 from gptd_rl.inference.features import InducingFeatures
 from gptd_rl.inference.inducing import Dictionary
 from gptd_rl.inference.model import Model
@@ -121,7 +121,7 @@ def test_equals_batch_for_other_kernels_and_repeated_states(noise, bias, metric)
 
 @pytest.mark.parametrize("noise", NOISES)
 def test_equals_batch_when_predictions_are_rare_and_the_past_is_read_in_blocks(noise, monkeypatch):
-    monkeypatch.setattr(online, "BLOCK", 7)
+    monkeypatch.setattr(growing, "BLOCK", 7)
     data = sample([(40, False), (25, True), (9, False)])
     v = make(noise=noise, tolerance=0.5)
     for i, (transition, so_far) in enumerate(transitions(data)):
