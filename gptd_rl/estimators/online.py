@@ -15,7 +15,9 @@ from gptd_rl.estimators.params import Parameters
 from gptd_rl.estimators.predictions import StatePredictions
 from gptd_rl.estimators.storage import SaveAndLoad, storable
 from gptd_rl.exceptions import NotFittedError
+from gptd_rl.inference.growing import GrowingPosterior
 from gptd_rl.inference.online import OnlinePosterior
+from gptd_rl.inference.online_instrumental import OnlineInstrumentalPosterior
 from gptd_rl.kernels import Kernel, registry
 from gptd_rl.temporal.targets import Noise
 from gptd_rl.threads import one_blas_thread
@@ -83,6 +85,7 @@ class OnlineGPTD(StatePredictions, Parameters, SaveAndLoad):
         noise_variance: float,
         *,
         noise: Noise = "stochastic",
+        bootstrap: bool = False,
         tolerance: float = 1e-3,
         max_size: int | None = None,
         keep_history: bool = True,
@@ -91,11 +94,15 @@ class OnlineGPTD(StatePredictions, Parameters, SaveAndLoad):
         _expect(isinstance(kernel, Kernel), "kernel must be a kernel object", type(kernel), TypeError)
         _expect(0.0 < noise_variance < np.inf, "noise_variance must be positive and finite", noise_variance)
         _expect(noise in NOISES, f"noise must be one of {', '.join(map(repr, NOISES))}", noise)
+        _expect(isinstance(bootstrap, bool | np.bool_), "bootstrap must be True or False", bootstrap)
+        whose = "bootstrap=True estimates the noise of a stochastic system: leave noise='stochastic'"
+        _expect(not bootstrap or noise == "stochastic", whose, noise)
         _expect(0.0 < tolerance < 1.0, "tolerance is a share of v₀ and must lie between 0 and 1", tolerance)
         _expect(0.0 < forgetting <= 1.0, "forgetting must lie in (0, 1], where 1 forgets nothing", forgetting)
         _expect(max_size is None or max_size >= 1, "max_size must be 1 or more, or None for no limit", max_size)
         _expect(kernel.n_dims is not None, "the kernel must read the state", kernel)
-        self.kernel, self.noise_variance, self.noise = kernel, noise_variance, noise
+        self.kernel, self.noise_variance = kernel, noise_variance
+        self.noise, self.bootstrap = noise, bootstrap
         self.tolerance, self.max_size = tolerance, max_size
         self.keep_history, self.forgetting = keep_history, forgetting
         assert kernel.n_dims is not None
@@ -117,15 +124,12 @@ class OnlineGPTD(StatePredictions, Parameters, SaveAndLoad):
         self.n_features_in_ = n_dims
         self._chosen: list[Array] = []
         self._running_state: Array | None = None
-        self.posterior_ = OnlinePosterior(
-            self.kernel,
-            self.noise_variance,
-            self.noise,
-            self.tolerance,
-            self.max_size,
-            self.keep_history,
-            self.forgetting,
-        )
+        limits = self.tolerance, self.max_size, self.keep_history, self.forgetting
+        self.posterior_: GrowingPosterior
+        if self.bootstrap:
+            self.posterior_ = OnlineInstrumentalPosterior(self.kernel, self.noise_variance, *limits)
+        else:
+            self.posterior_ = OnlinePosterior(self.kernel, self.noise_variance, self.noise, *limits)
 
     @classmethod
     def from_batch(cls, v: GPTD, *, data: Trajectories | None = None, **options: Any) -> Self:
@@ -134,17 +138,20 @@ class OnlineGPTD(StatePredictions, Parameters, SaveAndLoad):
         Parameters
         ----------
         v : GPTD
-            A fitted model, of which the kernel, the noise and the inputs in use are taken.
+            A fitted model, of which the kernel, the noise and the inputs in use are taken. If it bootstraps, so does
+            the new one, unless `bootstrap` says otherwise.
         data : Trajectories, optional
             Taken in first: what `v` was fitted to, to go on from there. Without, online learning starts from the prior.
         **options
-            `tolerance`, `max_size`, `keep_history` and `forgetting`.
+            `bootstrap`, `tolerance`, `max_size`, `keep_history` and `forgetting`.
         """
         _expect(isinstance(v, GPTD), "from_batch expects a fitted GPTD", type(v), TypeError)
         if not hasattr(v, "kernel_"):
             raise NotFittedError("this GPTD has not been fitted yet: call fit(data) first.")
         _expect(v.mean_ is None or v.mean_ == 0, "OnlineGPTD has no prior mean", v.mean_)
-        new = cls(v.kernel_, v.thinning_ * v.noise_variance_, noise=v.noise, **options)
+        options.setdefault("bootstrap", v.bootstrap_)
+        options.setdefault("noise", "stochastic" if options["bootstrap"] is True else v.noise)
+        new = cls(v.kernel_, v.thinning_ * v.noise_variance_, **options)
         new._begin(v.inputs_, v.n_dims_)
         return new if data is None else new.update(data)
 

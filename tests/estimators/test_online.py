@@ -18,6 +18,7 @@ from gptd_rl.inference import growing
 from gptd_rl.inference.features import InducingFeatures
 from gptd_rl.inference.inducing import Dictionary
 from gptd_rl.inference.model import Model
+from gptd_rl.inference.online import OnlinePosterior
 from gptd_rl.inference.sparse import Solution, SparsePosterior
 from gptd_rl.inference.statistics import statistics
 from gptd_rl.kernels import SquaredExponential, paper_kernel
@@ -261,7 +262,7 @@ def test_without_history_close_for_a_small_tolerance(noise):
 
 def test_without_history_memory_does_not_grow():
     v = make(keep_history=False, max_size=5).update(sample([(300, False)]))
-    assert v.posterior_.history is None
+    assert isinstance(v.posterior_, OnlinePosterior) and v.posterior_.history is None
     assert v.posterior_.weights.gram.shape == (6, 6)
     assert all(x.base is None for x in v._chosen)  # or the data would live on
 
@@ -322,6 +323,7 @@ def test_rounding_errors_are_swept_away():
     data = sample([(200, False)])
     v = make(max_size=10).update(data[0])
     right = v.predict(SOMEWHERE)
+    assert isinstance(v.posterior_, OnlinePosterior)
     root = v.posterior_.weights.root()
     root *= 1.01  # far worse than rounding
     assert np.abs(v.predict(SOMEWHERE) - right).max() > 1e-3
