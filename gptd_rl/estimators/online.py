@@ -44,9 +44,14 @@ class OnlineGPTD(StatePredictions, Parameters, SaveAndLoad):
     kernel : Kernel
         The prior covariance of V; `from_batch` takes it from a fitted model.
     noise_variance : float
-        σ², of the noise σ²HHᵀ or σ²I.
+        σ², of the noise σ²HHᵀ or σ²I. With ``bootstrap=True`` the variance of TD errors is estimated, and this is taken
+        for it only as long as all rewards are 0.
     noise : {"stochastic", "deterministic"}
-        As in `GPTD`.
+        As in `GPTD`; ``bootstrap=True`` is for stochastic systems.
+    bootstrap : bool
+        Whether values come from single transitions by instruments, recursive LSTD with the regulariser and intervals of
+        ``GPTD(bootstrap=True)``, instead of from returns. An update costs O(m²); the first mean after an update O(m³),
+        the first standard deviation or interval O(n·m²) with a history and O(m³) without.
     tolerance : float
         ε: a state enters the dictionary if its residual variance exceeds this share of its prior variance.
     max_size : int, optional
@@ -54,10 +59,11 @@ class OnlineGPTD(StatePredictions, Parameters, SaveAndLoad):
     keep_history : bool
         Whether to keep all n states seen, in O(n·n_dims) memory. A state that enters the dictionary is then compared
         with each of them, in O(n·m) time, and the posterior is exactly the batch one. Without them memory is O(m²), and
-        the posterior is approximate to ε: of the variance of each earlier state, that much at most goes unused.
+        the posterior is approximate to ε: of the variance of each earlier state, that much at most goes unused. With
+        ``bootstrap=True``, intervals then take TD errors from weights known before each transition.
     forgetting : float
         λ: the weight of all data is multiplied by this before each new row, for a policy that changes. The prior is not
-        forgotten; below 1, each update therefore costs O(m³).
+        forgotten; below 1, each update therefore costs O(m³), unless ``bootstrap=True`` with a history.
 
     Attributes
     ----------
@@ -150,7 +156,7 @@ class OnlineGPTD(StatePredictions, Parameters, SaveAndLoad):
             raise NotFittedError("this GPTD has not been fitted yet: call fit(data) first.")
         _expect(v.mean_ is None or v.mean_ == 0, "OnlineGPTD has no prior mean", v.mean_)
         options.setdefault("bootstrap", v.bootstrap_)
-        options.setdefault("noise", "stochastic" if options["bootstrap"] is True else v.noise)
+        options.setdefault("noise", "stochastic" if options["bootstrap"] else v.noise)
         new = cls(v.kernel_, v.thinning_ * v.noise_variance_, **options)
         new._begin(v.inputs_, v.n_dims_)
         return new if data is None else new.update(data)

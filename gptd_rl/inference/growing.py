@@ -157,6 +157,8 @@ class GrowingPosterior:
         Size at which the dictionary stops growing.
     """
 
+    bootstraps: bool
+
     def __init__(self, kernel: Kernel, tolerance: float, max_size: int | None) -> None:
         self.tolerance, self.max_size = tolerance, max_size
         self.features = DictionaryFeatures.of(kernel)
