@@ -40,7 +40,7 @@ from gptd_rl.types import Array
 # The weights behind the TD errors of W, where there is no history, are solved for anew after so many more data.
 REFRESH = 0.1
 
-# What files keep of `RunningMoments` beside Z.
+# What files keep of `RunningMoments` beside Σζζᵀ.
 SCALARS = ("n_rows", "total_loss", "smallest_loss")
 
 

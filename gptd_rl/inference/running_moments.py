@@ -74,8 +74,9 @@ class RunningMoments:
         """The blocks of Σζζᵀ."""
         full = linalg.symmetrise_in_place(self.gram.copy())
         G, A, XX = (np.ascontiguousarray(full[i::2, j::2]) for i, j in ((1, 1), (1, 2), (2, 2)))
+        b, Xr = full[1::2, 0].copy(), full[2::2, 0].copy()
         losses = self.n_rows, self.total_loss, self.smallest_loss
-        return MomentStatistics(G, A, full[1::2, 0], XX, full[2::2, 0], float(full[0, 0]), *losses)
+        return MomentStatistics(G, A, b, XX, Xr, float(full[0, 0]), *losses)
 
 
 class TransitionTable(StateTable):
