@@ -15,8 +15,9 @@ from gptd_rl.estimators.params import Parameters
 from gptd_rl.estimators.predictions import StatePredictions
 from gptd_rl.estimators.storage import SaveAndLoad, storable
 from gptd_rl.exceptions import NotFittedError
-from gptd_rl.inference.inducing import Dictionary
-from gptd_rl.inference.online import OnlinePosterior, RunningSegment
+from gptd_rl.inference.growing import GrowingPosterior
+from gptd_rl.inference.online import OnlinePosterior
+from gptd_rl.inference.online_instrumental import OnlineInstrumentalPosterior
 from gptd_rl.kernels import Kernel, registry
 from gptd_rl.temporal.targets import Noise
 from gptd_rl.threads import one_blas_thread
@@ -43,9 +44,14 @@ class OnlineGPTD(StatePredictions, Parameters, SaveAndLoad):
     kernel : Kernel
         The prior covariance of V; `from_batch` takes it from a fitted model.
     noise_variance : float
-        σ², of the noise σ²HHᵀ or σ²I.
+        σ², of the noise σ²HHᵀ or σ²I. With ``bootstrap=True`` the variance of TD errors is estimated, and this is taken
+        for it only as long as all rewards are 0.
     noise : {"stochastic", "deterministic"}
-        As in `GPTD`.
+        As in `GPTD`; ``bootstrap=True`` is for stochastic systems.
+    bootstrap : bool
+        Whether values come from single transitions by instruments, recursive LSTD with the regulariser and intervals of
+        ``GPTD(bootstrap=True)``, instead of from returns. An update costs O(m²); the first mean after an update O(m³),
+        the first standard deviation or interval O(n·m²) with a history and O(m³) without.
     tolerance : float
         ε: a state enters the dictionary if its residual variance exceeds this share of its prior variance.
     max_size : int, optional
@@ -53,10 +59,11 @@ class OnlineGPTD(StatePredictions, Parameters, SaveAndLoad):
     keep_history : bool
         Whether to keep all n states seen, in O(n·n_dims) memory. A state that enters the dictionary is then compared
         with each of them, in O(n·m) time, and the posterior is exactly the batch one. Without them memory is O(m²), and
-        the posterior is approximate to ε: of the variance of each earlier state, that much at most goes unused.
+        the posterior is approximate to ε: of the variance of each earlier state, that much at most goes unused. With
+        ``bootstrap=True``, intervals then take TD errors from weights known before each transition.
     forgetting : float
         λ: the weight of all data is multiplied by this before each new row, for a policy that changes. The prior is not
-        forgotten; below 1, each update therefore costs O(m³).
+        forgotten; below 1, each update therefore costs O(m³), unless ``bootstrap=True`` with a history.
 
     Attributes
     ----------
@@ -84,6 +91,7 @@ class OnlineGPTD(StatePredictions, Parameters, SaveAndLoad):
         noise_variance: float,
         *,
         noise: Noise = "stochastic",
+        bootstrap: bool = False,
         tolerance: float = 1e-3,
         max_size: int | None = None,
         keep_history: bool = True,
@@ -92,11 +100,15 @@ class OnlineGPTD(StatePredictions, Parameters, SaveAndLoad):
         _expect(isinstance(kernel, Kernel), "kernel must be a kernel object", type(kernel), TypeError)
         _expect(0.0 < noise_variance < np.inf, "noise_variance must be positive and finite", noise_variance)
         _expect(noise in NOISES, f"noise must be one of {', '.join(map(repr, NOISES))}", noise)
+        _expect(isinstance(bootstrap, bool | np.bool_), "bootstrap must be True or False", bootstrap)
+        whose = "bootstrap=True estimates the noise of a stochastic system: leave noise='stochastic'"
+        _expect(not bootstrap or noise == "stochastic", whose, noise)
         _expect(0.0 < tolerance < 1.0, "tolerance is a share of v₀ and must lie between 0 and 1", tolerance)
         _expect(0.0 < forgetting <= 1.0, "forgetting must lie in (0, 1], where 1 forgets nothing", forgetting)
         _expect(max_size is None or max_size >= 1, "max_size must be 1 or more, or None for no limit", max_size)
         _expect(kernel.n_dims is not None, "the kernel must read the state", kernel)
-        self.kernel, self.noise_variance, self.noise = kernel, noise_variance, noise
+        self.kernel, self.noise_variance = kernel, noise_variance
+        self.noise, self.bootstrap = noise, bootstrap
         self.tolerance, self.max_size = tolerance, max_size
         self.keep_history, self.forgetting = keep_history, forgetting
         assert kernel.n_dims is not None
@@ -118,15 +130,12 @@ class OnlineGPTD(StatePredictions, Parameters, SaveAndLoad):
         self.n_features_in_ = n_dims
         self._chosen: list[Array] = []
         self._running_state: Array | None = None
-        self.posterior_ = OnlinePosterior(
-            self.kernel,
-            self.noise_variance,
-            self.noise,
-            self.tolerance,
-            self.max_size,
-            self.keep_history,
-            self.forgetting,
-        )
+        limits = self.tolerance, self.max_size, self.keep_history, self.forgetting
+        self.posterior_: GrowingPosterior
+        if self.bootstrap:
+            self.posterior_ = OnlineInstrumentalPosterior(self.kernel, self.noise_variance, *limits)
+        else:
+            self.posterior_ = OnlinePosterior(self.kernel, self.noise_variance, self.noise, *limits)
 
     @classmethod
     def from_batch(cls, v: GPTD, *, data: Trajectories | None = None, **options: Any) -> Self:
@@ -135,17 +144,20 @@ class OnlineGPTD(StatePredictions, Parameters, SaveAndLoad):
         Parameters
         ----------
         v : GPTD
-            A fitted model, of which the kernel, the noise and the inputs in use are taken.
+            A fitted model, of which the kernel, the noise and the inputs in use are taken. If it bootstraps, so does
+            the new one, unless `bootstrap` says otherwise.
         data : Trajectories, optional
             Taken in first: what `v` was fitted to, to go on from there. Without, online learning starts from the prior.
         **options
-            `tolerance`, `max_size`, `keep_history` and `forgetting`.
+            `bootstrap`, `tolerance`, `max_size`, `keep_history` and `forgetting`.
         """
         _expect(isinstance(v, GPTD), "from_batch expects a fitted GPTD", type(v), TypeError)
         if not hasattr(v, "kernel_"):
             raise NotFittedError("this GPTD has not been fitted yet: call fit(data) first.")
         _expect(v.mean_ is None or v.mean_ == 0, "OnlineGPTD has no prior mean", v.mean_)
-        new = cls(v.kernel_, v.thinning_ * v.noise_variance_, noise=v.noise, **options)
+        options.setdefault("bootstrap", v.bootstrap_)
+        options.setdefault("noise", "stochastic" if options["bootstrap"] else v.noise)
+        new = cls(v.kernel_, v.thinning_ * v.noise_variance_, **options)
         new._begin(v.inputs_, v.n_dims_)
         return new if data is None else new.update(data)
 
@@ -226,22 +238,12 @@ class OnlineGPTD(StatePredictions, Parameters, SaveAndLoad):
 
     def to_arrays(self) -> tuple[dict[str, Any], dict[str, Any]]:
         """The model as plain data and arrays, for `storage`."""
-        p = self.posterior_
         params = self.get_params(deep=False) | dict(kernel=registry.describe(self.kernel))
-        arrays: dict[str, Any] = dict(
-            theta=self.kernel.theta,
-            inputs=self._columns,
-            dictionary=self.dictionary_,
-            gram=p.weights.gram,
-            moment=p.weights.moment,
-            moments=p.moments,
-        )
-        if p.history is not None:
-            arrays["history"] = p.history.table
-        header: dict[str, Any] = dict(params=params, n_dims=self.n_dims_, n_transitions=self.n_transitions_)
-        if p.running is not None and self._running_state is not None:
-            header["running"] = dict(q=p.running.q, h=p.running.h)
-            arrays |= dict(running_state=self._running_state, f=p.running.f, u=p.running.u, phi=p.running.phi)
+        learnt, arrays = self.posterior_.to_arrays()
+        header = dict(learnt, params=params, n_dims=self.n_dims_, n_transitions=self.n_transitions_)
+        arrays |= dict(theta=self.kernel.theta, inputs=self._columns, dictionary=self.dictionary_)
+        if self._running_state is not None:
+            arrays["running_state"] = self._running_state
         return header, arrays
 
     @classmethod
@@ -252,22 +254,9 @@ class OnlineGPTD(StatePredictions, Parameters, SaveAndLoad):
         new = cls(**params)
         new._begin(arrays["inputs"], header["n_dims"])
         new.n_transitions_, new._chosen = header["n_transitions"], list(arrays["dictionary"])
-        p = new.posterior_
-        for state in arrays["dictionary"][:, new._columns]:
-            p.dictionary = Dictionary.extended(p.dictionary, state)
-        p.weights.gram, p.weights.moment, p.moments = arrays["gram"], arrays["moment"], arrays["moments"]
-        if p.history is not None:
-            p.history.table = arrays["history"]
-        if "running" in header:
-            new._running_state = arrays["running_state"]
-            p.running = RunningSegment(
-                arrays["running_state"][new._columns],
-                arrays["f"],
-                header["running"]["q"],
-                header["running"]["h"],
-                arrays["u"],
-                arrays["phi"],
-            )
+        new._running_state = arrays.get("running_state")
+        running = None if new._running_state is None else new._running_state[new._columns]
+        new.posterior_.restore(arrays["dictionary"][:, new._columns], running, header, arrays)
         return new
 
 

@@ -24,6 +24,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import Protocol
 
 import numpy as np
 from scipy import linalg as dense
@@ -47,14 +48,44 @@ N_ROUNDS = 6
 # Directions in which features hardly vary are taken to vary by this share of the largest eigenvalue of G.
 FLOOR = 1e-10
 
-# The smallest s², as a share of that eigenvalue: less shrinkage would leave M singular to rounding.
-RESOLUTION = 1e-13
+# s² is at least this share of that eigenvalue: less shrinkage would leave M singular to rounding.
+LEAST_NOISE = 1e-13
 
 # The smallest q, as a share of that of a constant function.
 SLOWEST = 0.1
 
 # A transition that makes up more than this of its own prediction counts as if it did not.
 MAX_LEVERAGE = 0.9
+
+
+class ValueFeatures(Protocol):
+    """Features ψ whose weights are N(0, I) a priori, and what they leave unexplained."""
+
+    @property
+    def inducing_points(self) -> Array:
+        """Z, of shape (m, n_dims)."""
+        ...
+
+    @property
+    def split(self) -> KernelSplit:
+        """The kernel as g + ΦCΦᵀ."""
+        ...
+
+    def __len__(self) -> int:
+        """Number m' of features."""
+        ...
+
+    def __call__(self, states: Array) -> Array:
+        """Ψ, of shape (n, m')."""
+        ...
+
+    def residual_variance(self, states: Array) -> Array:
+        """What Z leaves of g(x, x), of shape (n,)."""
+        ...
+
+    def residual_covariance(self, states: Array) -> Array:
+        """What Z leaves of g(x, x') between all pairs of states, of shape (n, n)."""
+        ...
 
 
 @dataclass(frozen=True, eq=False)
@@ -68,6 +99,16 @@ class WhiteFeatures:
         """Features of inducing points, without redundant ones."""
         kept, _ = independent(KernelSplit.of(kernel).inducing, inducing_points, REDUNDANT)
         return cls(InducingFeatures(kernel, inducing_points[kept], whitened=True))
+
+    @property
+    def inducing_points(self) -> Array:
+        """Z, of shape (m, n_dims)."""
+        return self.inducing.states
+
+    @property
+    def split(self) -> KernelSplit:
+        """The kernel as g + ΦCΦᵀ."""
+        return self.inducing.split
 
     @cached_property
     def explicit_factor(self) -> Array:
@@ -85,6 +126,14 @@ class WhiteFeatures:
         rows[:, m:] = rows[:, m:] @ self.explicit_factor
         return rows
 
+    def residual_variance(self, states: Array) -> Array:
+        """What Z leaves of g(x, x), of shape (n,)."""
+        return self.inducing.residual_variance(states)
+
+    def residual_covariance(self, states: Array) -> Array:
+        """What Z leaves of g(x, x') between all pairs of states, of shape (n, n)."""
+        return self.inducing.residual_covariance(states)
+
 
 @dataclass(frozen=True, eq=False)
 class MomentStatistics:
@@ -96,7 +145,7 @@ class MomentStatistics:
     difference_gram: Array  # Σxxᵀ  [m', m']
     difference_moment: Array  # Σxr  [m']
     squared_rewards: float  # Σr²
-    n_rows: int
+    n_rows: float  # with forgetting, the sum of the weights
     total_loss: float  # Σ(1 − γ), with γ = 0 into terminal states
     smallest_loss: float  # smallest 1 − γ
 
@@ -115,12 +164,12 @@ class MomentStatistics:
         )
 
 
-def moment_statistics(shard: Shard, features: WhiteFeatures) -> MomentStatistics:
+def moment_statistics(shard: Shard, features: ValueFeatures) -> MomentStatistics:
     """One pass over a shard."""
     return summarize_moments(Transitions.of(shard.data), features)
 
 
-def summarize_moments(transitions: Transitions, features: WhiteFeatures) -> MomentStatistics:
+def summarize_moments(transitions: Transitions, features: ValueFeatures) -> MomentStatistics:
     """Statistics of some transitions."""
     m = len(features)
     square, vector = np.zeros((m, m)), np.zeros(m)
@@ -132,19 +181,28 @@ def summarize_moments(transitions: Transitions, features: WhiteFeatures) -> Mome
     return total
 
 
-def moment_noise(shard: Shard, features: WhiteFeatures, solution: MomentSolution) -> Array:
+def moment_noise(shard: Shard, features: ValueFeatures, solution: MomentSolution) -> Array:
     """W = Σ(δ_t/(1 − h_t))²ψ_tψ_tᵀ, of shape (m', m'), in another pass."""
-    W = np.zeros((len(features), len(features)))
-    for part, P, X in _blocks(Transitions.of(shard.data), features):
+    return summarize_noise(Transitions.of(shard.data), features, solution)
+
+
+def summarize_noise(
+    transitions: Transitions, features: ValueFeatures, solution: MomentSolution, weights: Array | None = None
+) -> Array:
+    """W of some transitions; with weights ω_t it is Σω_t(δ_t/(1 − ω_th_t))²ψ_tψ_tᵀ."""
+    W, first = np.zeros((len(features), len(features))), 0
+    for part, P, X in _blocks(transitions, features):
+        omega = np.ones(len(part)) if weights is None else weights[first : first + len(part)]
+        first += len(part)
         errors = part.rewards - X @ solution.weights
         # h_t = x_tᵀM⁻¹ψ_t
-        leverage = np.einsum("nm,nm->n", X, solution.solve(P.T).T)
-        P *= (errors / (1.0 - np.clip(leverage, -1.0, MAX_LEVERAGE)))[:, None]
+        leverage = omega * np.einsum("nm,nm->n", X, solution.solve(P.T).T)
+        P *= (np.sqrt(omega) * errors / (1.0 - np.clip(leverage, -1.0, MAX_LEVERAGE)))[:, None]
         W += P.T @ P
     return W
 
 
-def _blocks(transitions: Transitions, features: WhiteFeatures) -> Iterator[tuple[Transitions, Array, Array]]:
+def _blocks(transitions: Transitions, features: ValueFeatures) -> Iterator[tuple[Transitions, Array, Array]]:
     """Transitions in blocks, with ψ of the states they leave and x = ψ − Σ w ψ', both of shape (c, m')."""
     for start in range(0, len(transitions), BLOCK):
         part = transitions.select(slice(start, start + BLOCK))
@@ -163,24 +221,32 @@ class MomentSolution:
     weights: Array  # w  [m']
 
     @classmethod
-    def of(cls, known: MomentStatistics) -> MomentSolution:
-        """Solve for the weights and for the variance of the TD errors."""
+    def of(cls, known: MomentStatistics, error_variance: float | None = None) -> MomentSolution:
+        """Solve for the weights and, unless it is given, for the variance of the TD errors."""
         e, V = np.linalg.eigh(known.gram)
         e = np.maximum(e, FLOOR * e[-1])
-        # q_j = v_jᵀAv_j / e_j, at least that of the slowest direction that the discounts allow
-        total_loss = known.total_loss or 1.0  # γ = 1 and no terminal state seen: the next one may be
-        slowest = max(known.smallest_loss, SLOWEST * total_loss / known.n_rows)
+        # q_j = v_jᵀAv_j / e_j, at least that of the slowest direction that the discounts allow (if γ = 1 and no
+        # terminal state was seen yet: as if one transition had ended in one)
+        slowest = max(known.smallest_loss, SLOWEST * max(known.total_loss, 1.0) / known.n_rows)
         q = np.clip(np.einsum("ij,ij->j", V, known.cross @ V) / e, slowest, 1.0)
         shape = (V / q) @ V.T
-        smallest = RESOLUTION * e[-1]
-        s2 = max(known.squared_rewards / known.n_rows, smallest)
+        s2 = known.squared_rewards / known.n_rows if error_variance is None else error_variance
         for _ in range(N_ROUNDS):
+            s2 = max(s2, LEAST_NOISE * e[-1])
             R = SHRINKAGE * s2 * shape
             lu = dense.lu_factor(known.cross + R)
             w = dense.lu_solve(lu, known.moment)
             solution = cls(known, R, s2, lu, w)
-            s2 = max(solution.cross_validated_variance, smallest)
-        return replace(solution, error_variance=s2)
+            if error_variance is not None:
+                return solution
+            s2 = solution.cross_validated_variance
+        return replace(solution, error_variance=max(s2, LEAST_NOISE * e[-1]))
+
+    @classmethod
+    def prior(cls, nothing: MomentStatistics, error_variance: float) -> MomentSolution:
+        """Without a transition: w ~ N(0, I)."""
+        I = np.eye(len(nothing.moment))
+        return cls(nothing, I, error_variance, dense.lu_factor(I), np.zeros(len(I)))
 
     def solve(self, right: Array) -> Array:
         """M⁻¹·right."""
@@ -206,7 +272,7 @@ class MomentSolution:
 class InstrumentalPosterior:
     """Values by instruments: a Gaussian with the mean ψᵀw and the variance of its error."""
 
-    features: WhiteFeatures
+    features: ValueFeatures
     solution: MomentSolution
     noise: Array  # W of `moment_noise`  [m', m']
     is_exact: bool  # the features express all states of the data
@@ -216,7 +282,7 @@ class InstrumentalPosterior:
     @property
     def inducing_points(self) -> Array | None:
         """Z, of shape (m, n_dims); None if the features express all states."""
-        return None if self.is_exact else self.features.inducing.states
+        return None if self.is_exact else self.features.inducing_points
 
     @cached_property
     def weight_factor(self) -> Array:
@@ -243,8 +309,8 @@ class InstrumentalPosterior:
     def covariance(self, states: Array) -> Array:
         """Covariance of the errors between all pairs of states, of shape (n, n), whose diagonal is `variance`."""
         half = self.features(states) @ self.weight_factor
-        residual = self.features.inducing.residual_covariance(states)
-        prior = self.features.inducing.split.inducing.diagonal(states)
+        residual = self.features.residual_covariance(states)
+        prior = self.features.split.inducing.diagonal(states)
         # The rounding error of the subtraction.
         residual.flat[:: len(residual) + 1] += prior * np.finfo(np.float64).eps * max(half.shape)
         return np.asarray(residual + half @ half.T)
@@ -255,4 +321,4 @@ class InstrumentalPosterior:
 
     def _variance(self, states: Array) -> Array:
         half = self.features(states) @ self.weight_factor
-        return np.asarray((half**2).sum(axis=1) + self.features.inducing.residual_variance(states))
+        return np.asarray((half**2).sum(axis=1) + self.features.residual_variance(states))

@@ -25,18 +25,17 @@ the time of its update and the trace u_t = φ(x_t) + γ_{t−1}u_{t−1} (for σ
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 from scipy.linalg import blas
 
 from gptd_rl import linalg
-from gptd_rl.data.trajectories import Trajectories
 from gptd_rl.inference.features import KernelSplit
-from gptd_rl.inference.inducing import UNPIVOTED_ROUNDING, Dictionary
+from gptd_rl.inference.growing import DictionaryFeatures, GrowingPosterior, StateTable
 from gptd_rl.inference.posterior import in_chunks, sample_gaussian
 from gptd_rl.kernels import Kernel
 from gptd_rl.temporal.differences import TemporalDifference
-from gptd_rl.temporal.shards import BLOCK
 from gptd_rl.temporal.targets import Noise
 from gptd_rl.types import Array
 
@@ -53,7 +52,7 @@ class RunningSegment:
     phi: Array  # φ of the last state  [m']
 
 
-class OnlinePosterior:
+class OnlinePosterior(GrowingPosterior):
     """A sparse posterior that takes in one transition at a time.
 
     Parameters
@@ -84,32 +83,15 @@ class OnlinePosterior:
         keep_history: bool,
         forgetting: float,
     ) -> None:
-        self.noise_variance, self.noise, self.tolerance = noise_variance, noise, tolerance
-        self.max_size, self.forgetting = max_size, forgetting
-        self.split = KernelSplit.of(kernel)
-        C = self.split.weight_covariance
-        self._explicit_factor = np.tril(linalg.cholesky(C.copy)) if len(C) else C  # D
-        self.dictionary = Dictionary.empty(self.split.inducing)
-        self.weights = Weights(self.split.n_explicit, noise_variance, forgetting)
-        self.moments = np.zeros((self.split.n_explicit, self.split.n_explicit))  # W, lower triangle
-        self.history = History(self.split) if keep_history else None
+        super().__init__(kernel, tolerance, max_size)
+        self.noise_variance, self.noise, self.forgetting = noise_variance, noise, forgetting
+        n_explicit = len(self.features)
+        self.weights = Weights(n_explicit, noise_variance, forgetting)
+        self.moments = np.zeros((n_explicit, n_explicit))  # W, lower triangle
+        self.history = History(self.features.split) if keep_history else None
         self.running: RunningSegment | None = None
 
-    @property
-    def inducing_points(self) -> Array:
-        """The dictionary, of shape (m, n_dims)."""
-        return self.dictionary.states
-
     # ---------------------------------------------------------------------------------- learning
-
-    def condition_on(self, data: Trajectories) -> OnlinePosterior:
-        """Take in whole segments."""
-        for first, last, terminated in zip(data.starts, data.last, data.terminated, strict=True):
-            self.start(data.states[first])
-            for i in range(first, last):
-                self.step(data.rewards[i], data.discounts[i], data.states[i + 1])
-            self.stop(terminated, data.rewards[last])
-        return self
 
     def start(self, state: Array) -> None:
         """Begin a segment at its first state."""
@@ -161,18 +143,11 @@ class OnlinePosterior:
         if self.history is not None:
             self.history.append(state)
 
-    def _enter(self, state: Array) -> Array:
-        """φ of a state, which first joins the dictionary if that cannot express it, of shape (m',)."""
-        (phi,), (residual,) = self._features(state[None])
-        prior = float(self.split.inducing.diagonal(state[None])[0])
-        is_full = self.max_size is not None and len(self.dictionary.states) >= self.max_size
-        if is_full or residual <= max(self.tolerance, UNPIVOTED_ROUNDING) * prior:
-            return np.asarray(phi)
-        self.dictionary = self.dictionary.extended(state)
+    def _grow(self) -> None:
         # Without a history: g(x, z) ≈ g(x, Z)g(Z, Z)⁻¹g(Z, z), so that the new feature is 0 at past states.
-        column, moment, new_in_f = np.zeros(len(phi) + 1), 0.0, 0.0
+        column, moment, new_in_f = np.zeros(len(self.features)), 0.0, 0.0
         if self.history:
-            column, moment, new_in_f = self.history.column(self.dictionary, self._explicit_factor, self.forgetting)
+            column, moment, new_in_f = self.history.column(self.features, self.forgetting)
         self.weights.grow(column, moment)
         self.moments = np.pad(self.moments, (0, 1))
         if self.running is not None:
@@ -180,20 +155,14 @@ class OnlinePosterior:
             self.running = replace(
                 run, f=np.append(run.f, new_in_f), u=np.append(run.u, 0.0), phi=np.append(run.phi, 0.0)
             )
-        return np.append(phi, np.sqrt(residual))
 
     # ---------------------------------------------------------------------------------- predicting
-
-    def _features(self, states: Array) -> tuple[Array, Array]:
-        """φ, of shape (n, m'), and the residual variance, of shape (n,)."""
-        residual, half = self.dictionary.residuals(states)
-        return np.column_stack([self.split.basis(states) @ self._explicit_factor, half.T]), residual
 
     def mean(self, states: Array) -> Array:
         """Posterior mean of V, of shape (n,)."""
         # φᵀA⁻¹s
         weights = self.weights.mean()
-        return in_chunks(lambda x: self._features(x)[0] @ weights, states)
+        return in_chunks(lambda x: self.features(x) @ weights, states)
 
     def variance(self, states: Array) -> Array:
         """Posterior variance of V under the noise model, of shape (n,)."""
@@ -205,13 +174,11 @@ class OnlinePosterior:
 
     def covariance(self, states: Array) -> Array:
         """Posterior covariance of V between all pairs of states, of shape (n, n)."""
-        phi, _ = self._features(states)
+        phi = self.features(states)
         half = phi @ self.weights.root()
-        _, explained = self.dictionary.residuals(states)
-        residual = self.split.inducing(states, states) - explained.T @ explained
-        covariance = self.noise_variance * (half @ half.T) + residual
+        covariance = self.noise_variance * (half @ half.T) + self.features.residual_covariance(states)
         # The rounding error of the subtraction.
-        prior = self.split.inducing.diagonal(states)
+        prior = self.features.split.inducing.diagonal(states)
         covariance.flat[:: len(covariance) + 1] += prior * np.finfo(np.float64).eps * max(phi.shape)
         return np.asarray(covariance)
 
@@ -220,13 +187,13 @@ class OnlinePosterior:
         return sample_gaussian(self.mean(states), self.covariance(states), n, rng)
 
     def _variance(self, states: Array) -> Array:
-        phi, residual = self._features(states)
+        phi, residual = self.features.with_residuals(states)
         half = phi @ self.weights.root()
         # σ²φᵀA⁻¹φ + residual
         return np.asarray(self.noise_variance * np.einsum("nm,nm->n", half, half) + residual)
 
     def _interval_variance(self, states: Array) -> Array:
-        phi, residual = self._features(states)
+        phi, residual = self.features.with_residuals(states)
         R = self.weights.root()
         half = phi @ R
         v = half @ R.T  # A⁻¹φ  [n, m']
@@ -234,6 +201,30 @@ class OnlinePosterior:
         prior_part = self.noise_variance**2 * np.einsum("nm,nm->n", v, v)
         variance = self.noise_variance * np.einsum("nm,nm->n", half, half)
         return np.asarray(residual + np.maximum(prior_part + np.einsum("nm,nm->n", v @ W, v), variance))
+
+    # ---------------------------------------------------------------------------------- files
+
+    def to_arrays(self) -> tuple[dict[str, Any], dict[str, Any]]:
+        """What was learnt but the dictionary, as plain data and arrays."""
+        arrays: dict[str, Any] = dict(gram=self.weights.gram, moment=self.weights.moment, moments=self.moments)
+        if self.history is not None:
+            arrays["history"] = self.history.table
+        if self.running is None:
+            return {}, arrays
+        run = self.running
+        return dict(running=dict(q=run.q, h=run.h)), arrays | dict(f=run.f, u=run.u, phi=run.phi)
+
+    def restore(
+        self, inducing_points: Array, running_state: Array | None, header: dict[str, Any], arrays: dict[str, Any]
+    ) -> None:
+        """Take back what `to_arrays` kept; the running segment, if there is one, stands at `running_state`."""
+        super().restore(inducing_points, running_state, header, arrays)
+        self.weights.gram, self.weights.moment, self.moments = arrays["gram"], arrays["moment"], arrays["moments"]
+        if self.history is not None:
+            self.history.table = arrays["history"]
+        if running_state is not None:
+            f, u, phi = (arrays[name] for name in ("f", "u", "phi"))
+            self.running = RunningSegment(running_state, f, header["running"]["q"], header["running"]["h"], u, phi)
 
 
 class Weights:
@@ -292,41 +283,18 @@ class Weights:
         return self._root
 
 
-class History:
-    """Past states and how each row is made of them: ``g = αf − βφ(x')`` with ``f' = κf + φ(x')``."""
+class History(StateTable):
+    """Past states and how each row is made of them: ``g = αf − βφ(x')`` with ``f' = κf + φ(x')``; α, β, κ and t."""
 
     def __init__(self, split: KernelSplit) -> None:
-        self._split = split
-        width = split.inducing.width or 0
-        self._table, self._n = np.zeros((64, 4 + width)), 0  # α, β, κ, t (0 where there is no row) and the state
+        super().__init__(split, n_columns=4)
 
-    def __len__(self) -> int:
-        return self._n
-
-    def append(self, state: Array) -> None:
-        """Add a state, as yet without a row."""
-        if self._n == len(self._table):
-            more = np.zeros((max(64, self._n), self._table.shape[1]))
-            self._table = np.concatenate([self._table, more])
-        self._table[self._n, 4:] = state
-        self._n += 1
-
-    def set_row(self, alpha: float, beta: float, carry: float, target: float) -> None:
-        """Give the last state its row."""
-        self._table[self._n - 1, :4] = alpha, beta, carry, target
-
-    def column(self, dictionary: Dictionary, explicit_factor: Array, forgetting: float) -> tuple[Array, float, float]:
+    def column(self, features: DictionaryFeatures, forgetting: float) -> tuple[Array, float, float]:
         """Last column of S, of shape (m',), last entry of s and last entry of f, in O(n·m) time."""
-        states, (alpha, beta, carry, target) = self._table[: self._n, 4:], self._table[: self._n, :4].T
-        kernel, Z, L = dictionary.kernel, dictionary.states, dictionary.L
-        chain = TemporalDifference(carry, alpha > 0, np.zeros(self._n, dtype=np.int64), 1)
-        blocks = [slice(i, i + BLOCK) for i in range(0, self._n, BLOCK)]
-        # The last feature of each state, g(X, Z)L⁻ᵀe_m
-        newest = np.zeros(len(Z))
-        newest[-1] = 1.0
-        onto_newest = linalg.half_solve_transposed(L, newest)
-        p = np.concatenate([kernel(states[rows], Z) @ onto_newest for rows in blocks])  # [n]
-        # … and of each row, g_m = αf − βp'
+        alpha, beta, carry, target = self.columns
+        chain = TemporalDifference(carry, alpha > 0, np.zeros(len(self), dtype=np.int64), 1)
+        # The last feature of each state, and of each row: g_m = αf − βp'
+        p = features.newest(self.states)
         f = chain.solve_transposed(p)
         g = alpha * f
         g[:-1] -= beta[:-1] * p[1:]
@@ -335,16 +303,4 @@ class History:
         weighted = g * forgetting**age
         a = chain.solve(alpha * weighted)
         a[1:] -= (beta * weighted)[:-1]
-        Ga = sum((a[rows] @ kernel(states[rows], Z) for rows in blocks), np.zeros(len(Z)))
-        explicit = self._split.basis(states).T @ a
-        column = np.concatenate([explicit_factor.T @ explicit, linalg.half_solve(L, Ga)])
-        return column, float(weighted @ target), float(f[-1])
-
-    @property
-    def table(self) -> Array:
-        """α, β, κ, t and the state of each row, of shape (n, 4 + n_dims)."""
-        return self._table[: self._n]
-
-    @table.setter
-    def table(self, rows: Array) -> None:
-        self._table, self._n = rows.copy(), len(rows)
+        return features.transposed(self.states, a[:, None])[:, 0], float(weighted @ target), float(f[-1])

@@ -60,7 +60,7 @@ class Transitions:
         discounts = np.where(is_terminal[left + 1], 0.0, data.discounts[left])
         is_first = np.zeros(len(data), dtype=bool)
         is_first[data.starts] = True
-        points, weights = data.states, _one_successor(left, discounts, len(data))
+        points, weights = data.states, one_successor(left, discounts, len(data))
         if data.policy_actions is not None:
             points, weights = _policy_successors(data, data.policy_actions, left, discounts)
         return cls(points, left, weights, data.rewards[left], is_first[left])
@@ -94,7 +94,7 @@ class Transitions:
         return Transitions(self.points[used], place[:n], weights, self.rewards[rows], self.is_first[rows])
 
 
-def _one_successor(left: IntArray, discounts: Array, n_points: int) -> sparse.csr_array:
+def one_successor(left: IntArray, discounts: Array, n_points: int) -> sparse.csr_array:
     """The next state follows, with the weight γ; nothing where that is 0."""
     goes_on = discounts > 0.0
     pointers = np.concatenate([[0], np.cumsum(goes_on)])

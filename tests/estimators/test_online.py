@@ -9,21 +9,31 @@ from typing import Any
 import numpy as np
 import pytest
 from numpy.testing import assert_allclose, assert_array_equal
+from sklearn.base import clone
 
 from gptd_rl.data.trajectories import Trajectories
 from gptd_rl.estimators.gptd import GPTD
 from gptd_rl.estimators.online import OnlineGPTD, Transition
 from gptd_rl.exceptions import NotFittedError
-from gptd_rl.inference import online
+from gptd_rl.inference import growing
 from gptd_rl.inference.features import InducingFeatures
 from gptd_rl.inference.inducing import Dictionary
+from gptd_rl.inference.instrumental import (
+    InstrumentalPosterior,
+    MomentSolution,
+    WhiteFeatures,
+    moment_noise,
+    moment_statistics,
+)
 from gptd_rl.inference.model import Model
+from gptd_rl.inference.online import OnlinePosterior
 from gptd_rl.inference.sparse import Solution, SparsePosterior
 from gptd_rl.inference.statistics import statistics
 from gptd_rl.kernels import SquaredExponential, paper_kernel
 from gptd_rl.kernels.metrics import ARD, Isotropic
 from gptd_rl.temporal.shards import Shard
 from tests.helpers import METRICS, MIXES, NOISES, Reference, dense_H, make_model, row_places, sample
+from tests.mdps import Walk
 
 MODEL = make_model("ard")
 SOMEWHERE = np.random.default_rng(99).normal(size=(12, 3))
@@ -121,7 +131,7 @@ def test_equals_batch_for_other_kernels_and_repeated_states(noise, bias, metric)
 
 @pytest.mark.parametrize("noise", NOISES)
 def test_equals_batch_when_predictions_are_rare_and_the_past_is_read_in_blocks(noise, monkeypatch):
-    monkeypatch.setattr(online, "BLOCK", 7)
+    monkeypatch.setattr(growing, "BLOCK", 7)
     data = sample([(40, False), (25, True), (9, False)])
     v = make(noise=noise, tolerance=0.5)
     for i, (transition, so_far) in enumerate(transitions(data)):
@@ -261,7 +271,7 @@ def test_without_history_close_for_a_small_tolerance(noise):
 
 def test_without_history_memory_does_not_grow():
     v = make(keep_history=False, max_size=5).update(sample([(300, False)]))
-    assert v.posterior_.history is None
+    assert isinstance(v.posterior_, OnlinePosterior) and v.posterior_.history is None
     assert v.posterior_.weights.gram.shape == (6, 6)
     assert all(x.base is None for x in v._chosen)  # or the data would live on
 
@@ -322,6 +332,7 @@ def test_rounding_errors_are_swept_away():
     data = sample([(200, False)])
     v = make(max_size=10).update(data[0])
     right = v.predict(SOMEWHERE)
+    assert isinstance(v.posterior_, OnlinePosterior)
     root = v.posterior_.weights.root()
     root *= 1.01  # far worse than rounding
     assert np.abs(v.predict(SOMEWHERE) - right).max() > 1e-3
@@ -375,6 +386,108 @@ def test_from_batch_needs_a_fitted_model(fitted):
         OnlineGPTD.from_batch(MODEL)  # type: ignore[arg-type]
 
 
+# -------------------------------------------------------------------------------------- by instruments
+
+
+def instrumental_batch(v: OnlineGPTD, data: Trajectories) -> InstrumentalPosterior:
+    """Values by instruments from all of `data`, with the dictionary of `v`."""
+    features, shard = WhiteFeatures.of(v.kernel, v.dictionary_), Shard.of(data, "stochastic")
+    solution = MomentSolution.of(moment_statistics(shard, features))
+    return InstrumentalPosterior(features, solution, moment_noise(shard, features, solution), is_exact=False)
+
+
+def assert_equals_instrumental_batch(v: OnlineGPTD, data: Trajectories, states: np.ndarray = SOMEWHERE) -> None:
+    expected = instrumental_batch(v, data)
+    mean, std = v.predict(states, return_std=True)
+    assert_allclose(mean, expected.mean(states), rtol=1e-6, atol=1e-8)
+    assert_allclose(std, np.sqrt(expected.variance(states)), rtol=1e-6)
+    lower, upper = v.confidence_interval(states, level=0.6826894921370859)  # one standard deviation
+    assert_allclose(0.5 * (upper - lower), std, rtol=1e-7)
+
+
+@pytest.mark.parametrize("mix", MIXES)
+def test_bootstrapping_equals_batch_after_every_update(mix):
+    v = make(bootstrap=True, tolerance=0.2)
+    for transition, so_far in transitions(sample(MIXES[mix])):
+        assert_equals_instrumental_batch(v.update(transition), so_far)
+
+
+def test_bootstrapping_from_whole_segments_equals_single_transitions():
+    data = sample(MIXES["mixed"])
+    one_by_one, whole = make(bootstrap=True), make(bootstrap=True).update(data)
+    for transition in steps(data):
+        one_by_one.update(transition)
+    assert_array_equal(one_by_one.predict(SOMEWHERE, True), whole.predict(SOMEWHERE, True))
+    assert one_by_one.n_transitions_ == whole.n_transitions_ == data.n_transitions
+
+
+def test_bootstrapping_a_jump_cuts_the_running_segment_off():
+    data, rest = sample([(5, False), (4, False)]), sample(MIXES["mixed"], seed=2)
+    v = make(bootstrap=True)
+    for transition in steps(data):
+        v.update(transition._replace(truncated=False))  # nobody says that a segment is over
+    assert_equals_instrumental_batch(v, data)
+    assert_equals_instrumental_batch(v.update(rest), data + rest)
+
+
+def test_bootstrapping_a_terminal_state_is_worth_nothing():
+    """x → terminal with the reward 1, again and again: V(x) = 1, whatever the terminal state looks like."""
+    v = make(bootstrap=True)
+    for _ in range(100):
+        v.update(Transition(SOMEWHERE[0], 1.0, SOMEWHERE[0] + 0.01, 1.0, terminated=True))
+    assert_allclose(v.predict(SOMEWHERE[:1]), 1.0, atol=1e-3)
+
+
+def test_bootstrapping_equals_batch_on_a_stochastic_walk():
+    walk = Walk()
+    data = walk.sample(400, np.random.default_rng(0))
+    v = OnlineGPTD(paper_kernel(Isotropic(0.05, 1), 20.0, 60.0), 1.0, bootstrap=True, tolerance=1e-4)
+    for transition in steps(data):
+        v.update(transition)
+    assert_equals_instrumental_batch(v, data, walk.cells)
+    values = v.sample(walk.cells, 20_000, seed=0)
+    mean, std = v.predict(walk.cells, return_std=True)
+    assert_allclose(values.mean(axis=0), mean, atol=5 * std.max() / np.sqrt(len(values)))
+    assert_allclose(values.std(axis=0), std, rtol=0.05)
+
+
+@pytest.fixture(scope="module")
+def bootstrapped() -> GPTD:
+    kernel = paper_kernel(Isotropic(0.05, 1), 20.0, 60.0, ("v0", "b", "h"))
+    return GPTD(kernel, bootstrap=True, n_restarts=0).fit(Walk().sample(400, np.random.default_rng(0)))
+
+
+def test_from_batch_of_a_model_that_bootstraps_bootstraps(bootstrapped, tmp_path):
+    assert bootstrapped.bootstrap_
+    v = OnlineGPTD.from_batch(bootstrapped, data=bootstrapped.data_, tolerance=1e-7)
+    assert v.bootstrap is True and v.kernel is bootstrapped.kernel_ and v.noise == "stochastic"
+    x = Walk().cells
+    for ours, theirs in zip(v.predict(x, True), bootstrapped.predict(x, return_std=True), strict=True):
+        assert_allclose(ours, theirs, rtol=1e-3)
+    again = OnlineGPTD.load(v.save(tmp_path / "v.gptd"))
+    assert_allclose(again.predict(x, True), v.predict(x, True), rtol=1e-9)
+
+
+def test_from_batch_bootstraps_if_told_so(fitted, bootstrapped):
+    assert OnlineGPTD.from_batch(bootstrapped, bootstrap=False).bootstrap is False
+    assert OnlineGPTD.from_batch(fitted).bootstrap is False
+    assert OnlineGPTD.from_batch(fitted, bootstrap=True).posterior_.bootstraps
+    assert OnlineGPTD.from_batch(fitted.prune(), data=fitted.data_, bootstrap=True).n_dims_ == 2
+    with pytest.raises(ValueError, match=r"^bootstrap must be True or False; got 'x'\.$"):
+        OnlineGPTD.from_batch(bootstrapped, bootstrap="x")
+
+
+def test_bootstrap_is_a_parameter_like_others():
+    v = make(bootstrap=True, max_size=7).update(sample([(9, False)]))
+    assert v.get_params()["bootstrap"] is True and "bootstrap=True" in repr(v)
+    copied = clone(v)
+    assert copied.posterior_.bootstraps and copied.n_transitions_ == 0 and copied.max_size == 7
+    assert not v.set_params(bootstrap=False).posterior_.bootstraps and v.n_transitions_ == 0
+    with pytest.raises(ValueError, match="bootstrap must be True or False; got 'x'"):
+        v.set_params(bootstrap="x")
+    assert v.bootstrap is False
+
+
 # -------------------------------------------------------------------------------------- bad input
 
 GOOD = Transition([0.0, 0.0, 0.0], 1.0, [1.0, 1.0, 1.0], 0.9)
@@ -398,10 +511,11 @@ BAD_UPDATES: dict[str, Any] = {
 }
 
 
+@pytest.mark.parametrize("bootstrap", [False, True])
 @pytest.mark.parametrize("case", BAD_UPDATES)
-def test_a_refused_update_changes_nothing(case):
+def test_a_refused_update_changes_nothing(case, bootstrap):
     bad, error, message = BAD_UPDATES[case]
-    v = make().update(sample([(9, False)])).update(GOOD)
+    v = make(bootstrap=bootstrap).update(sample([(9, False)])).update(GOOD)
     before = copy.deepcopy(v)
     with pytest.raises(error, match=message) as caught:
         v.update(bad)
@@ -434,11 +548,16 @@ def test_a_refused_first_update_changes_nothing(case):
         (dict(max_size=0), "max_size must be 1 or more, or None for no limit; got 0"),
         (dict(noise="white"), "noise must be one of 'stochastic', 'deterministic'; got 'white'"),
         (dict(noise_variance=0.0), "noise_variance must be positive and finite; got 0.0"),
+        (dict(bootstrap="x"), "bootstrap must be True or False; got 'x'"),
+        (dict(bootstrap="auto"), "bootstrap must be True or False; got 'auto'"),
+        (dict(bootstrap=1), "bootstrap must be True or False; got 1"),
+        (dict(bootstrap=True, noise="deterministic"), "bootstrap=True .* stochastic system.*; got 'deterministic'"),
     ],
 )
 def test_bad_options(options, message):
-    with pytest.raises(ValueError, match=message):
+    with pytest.raises(ValueError, match=message) as caught:
         OnlineGPTD(MODEL.kernel, **(dict(noise_variance=0.1) | options))
+    assert "\n" not in str(caught.value)
 
 
 def test_bad_kernel():
@@ -473,6 +592,10 @@ def test_predicting_too_early_or_for_other_states():
         dict(max_size=6),
         dict(forgetting=0.97),
         dict(keep_history=False, forgetting=0.97, max_size=5),
+        dict(bootstrap=True),
+        dict(bootstrap=True, keep_history=False),
+        dict(bootstrap=True, forgetting=0.97),
+        dict(bootstrap=True, keep_history=False, forgetting=0.97, max_size=5),
     ],
     ids=str,
 )
@@ -484,7 +607,9 @@ def test_a_model_saved_in_the_middle_of_a_segment_goes_on_as_if_nothing_had_happ
         v.update(transition)
     again = OnlineGPTD.load(v.save(tmp_path / "v.gptd"))
     assert (again.n_transitions_, again.n_dims_) == (33, 3)
+    assert again.get_params(deep=False).keys() == v.get_params(deep=False).keys() and again.bootstrap == v.bootstrap
     assert_array_equal(again.dictionary_, v.dictionary_)
+    assert_allclose(again.predict(SOMEWHERE, True), v.predict(SOMEWHERE, True), rtol=1e-8, atol=1e-10)
     for transition in moves[33:]:
         v.update(transition)
         again.update(transition)

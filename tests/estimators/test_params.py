@@ -80,6 +80,7 @@ def test_constructor_of_online_learning_stores_every_parameter_unchanged():
         kernel=KERNEL,
         noise_variance=0.3,
         noise="deterministic",
+        bootstrap=False,
         tolerance=0.01,
         max_size=20,
         keep_history=False,

@@ -130,7 +130,7 @@ def test_transitions_of_pairs_weigh_every_action_of_the_policy():
     actions = np.stack([probabilities, np.tile(np.arange(3.0), (7, 1))], axis=2)  # [n, 3 choices, weight and action]
     rewards, discounts = rng.normal(size=7), rng.uniform(0.5, 1.0, size=7)
     rewards[[3, 6]] = discounts[[3, 6]] = 0.0
-    data = Trajectories(states, rewards, discounts, lengths, terminated, actions)
+    data = Trajectories(states, rewards, discounts, lengths, terminated, policy_actions=actions)
 
     def q(pairs: np.ndarray) -> np.ndarray:
         return np.sin(pairs[:, 0]) + pairs[:, 1] ** 2 + np.cos(5.0 * pairs[:, 2])
@@ -139,7 +139,7 @@ def test_transitions_of_pairs_weigh_every_action_of_the_policy():
     for i, goes_on in ((0, 1), (1, 1), (2, 0), (4, 1), (5, 1)):  # the third enters the terminal state
         following = sum(p * q(np.array([[*states[i + 1, :2], a]]))[0] for a, p in enumerate(probabilities[i + 1]))
         expected.append(q(states[[i]])[0] - goes_on * discounts[i] * following)
-    found = Transitions.of(data, n_action_columns=1)
+    found = Transitions.of(data)
     assert_allclose(found.difference(q(found.points)), expected, rtol=1e-12)
     assert_allclose(found.discounts, discounts[[0, 1, 2, 4, 5]] * [1, 1, 0, 1, 1])
     assert found.successors.nnz == 2 + 3 + 3 + 3
