@@ -234,6 +234,59 @@ class Spiral:
         return -np.einsum("ni,ij,nj->n", x, P, x)
 
 
+@dataclass(frozen=True)
+class Ring:
+    """An angle that turns and diffuses, seen as its cosine and sine, rewarded by the cosine; runs are cut off.
+
+    E[exp(iθ')] = c·exp(iθ) with c = exp(i·turn − ½·noise²), so ``V = Re(exp(iθ) / (1 − γc))``.
+    """
+
+    turn: float = 0.3
+    noise: float = 0.5
+    gamma: float = 0.9
+    time_limit: int = 25
+
+    def sample(self, n: int, rng: np.random.Generator) -> Trajectories:
+        runs = -(-n // self.time_limit)
+        steps = self.turn + self.noise * rng.normal(size=(runs, self.time_limit))
+        angles = np.cumsum(np.column_stack([rng.uniform(-np.pi, np.pi, runs), steps]), axis=1)
+        return cut_runs(np.stack([np.cos(angles), np.sin(angles)], axis=2), np.cos(angles), self.gamma)
+
+    def value(self, states: Array) -> Array:
+        c = np.exp(1j * self.turn - 0.5 * self.noise**2)
+        x = np.asarray(states)
+        return np.asarray(((x[:, 0] + 1j * x[:, 1]) / (1.0 - self.gamma * c)).real)
+
+
+@dataclass(frozen=True)
+class Saddle:
+    """Two independent stationary AR(1) processes, rewarded by their product: ``V = x·y / (1 − γφ²)``."""
+
+    phi: float = 0.8
+    gamma: float = 0.9
+    time_limit: int = 25
+
+    def sample(self, n: int, rng: np.random.Generator) -> Trajectories:
+        runs = -(-n // self.time_limit)
+        x = rng.normal(size=(runs, self.time_limit + 1, 2))
+        for t in range(self.time_limit):
+            x[:, t + 1] = self.phi * x[:, t] + np.sqrt(1.0 - self.phi**2) * x[:, t + 1]
+        return cut_runs(x, x.prod(axis=2), self.gamma)
+
+    def value(self, states: Array) -> Array:
+        return np.asarray(states).prod(axis=1) / (1.0 - self.gamma * self.phi**2)
+
+
+def cut_runs(states: Array, rewards: Array, gamma: float) -> Trajectories:
+    """Truncated runs of equal length, of states [runs, T + 1, n_dims] and rewards [runs, T + 1], whose last is void."""
+    n_runs, length, n_dims = states.shape
+    discounts = np.full((n_runs, length), gamma)
+    discounts[:, -1] = 0.0
+    paid = np.where(discounts > 0.0, rewards, 0.0)
+    flags = np.zeros(n_runs, dtype=bool)
+    return Trajectories(states.reshape(-1, n_dims), paid.ravel(), discounts.ravel(), np.full(n_runs, length), flags)
+
+
 def rmse(estimate: Array, truth: Array) -> float:
     """Root mean squared error."""
     return float(np.sqrt(np.mean((estimate - truth) ** 2)))

@@ -175,16 +175,22 @@ class MomentProblem:
     ) -> SearchResult:
         """Minimise the objective twice, the second time with the noise that the TD errors of the first result have.
 
-        The moments are few and leave open how much of them is noise; the TD errors are many.
+        The moments are few and leave open how much of them is noise; the TD errors are many. Interrupted (Ctrl-C) in
+        the second search, it returns the first result.
         """
         began = time.perf_counter()
         space = Coordinates.of(guesses[0], self.scale, noise_floor)
         descent = _Descent(self, space, report, n_jobs)
         first = descent.run(guesses, self._prior())
         noise = max(self._error_variance(first.model), noise_floor * self.scale.return_variance)
-        found = descent.run([first.model, *guesses], MomentPrior(self.scale, noise, KNOWN_NOISE_SPREAD))
+        n_evaluations, interrupted = first.n_evaluations, False
+        try:
+            found = descent.run([first.model, *guesses], MomentPrior(self.scale, noise, KNOWN_NOISE_SPREAD))
+            n_evaluations += found.n_evaluations
+        except KeyboardInterrupt:
+            found, interrupted = first, True
         seconds = time.perf_counter() - began
-        return SearchResult(found.model, found.value, first.n_evaluations + found.n_evaluations, seconds)
+        return SearchResult(found.model, found.value, n_evaluations, seconds, interrupted)
 
     def _prior(self) -> MomentPrior:
         """Before any value is known: a discounted sum of TD errors is a share of what makes returns differ."""

@@ -298,7 +298,7 @@ def automatic() -> tuple[GPTD, list[Any], Trajectories]:
     data = sampled(FOOLED, 300, seed=1)
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
-        v = quick("ard", objective="auto", subset_size=40).fit(in_shards(data))
+        v = quick("ard", objective="auto", bootstrap=False, subset_size=40).fit(in_shards(data))
     return v, [w for w in caught if issubclass(w.category, UserWarning)], data
 
 
@@ -740,7 +740,7 @@ def test_interrupted_while_a_thinning_is_chosen(monkeypatch):
     """Either nothing was found so far, or the user is told that this is not the end of the search."""
     data = sampled(LINE, 150)
     seen = interrupt(monkeypatch, MarginalLikelihood, 4, lambda rows, model: rows == data.n_rows)
-    v = quick(objective="auto", subset_size=12)
+    v = quick(objective="auto", bootstrap=False, subset_size=12)
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         try:
