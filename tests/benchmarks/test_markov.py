@@ -24,7 +24,7 @@ def test_markov_measures_size_and_power(tmp_path: Path) -> None:
 def test_markov_results_have_every_group() -> None:
     rows = json.loads(RESULTS.read_text(encoding="utf-8"))
     count = {group: sum(row["group"] == group for row in rows) for group in {row["group"] for row in rows}}
-    assert count == {"tells all": 15, "hides something": 5, "V jumps": 4, "frames stacked": 4}
+    assert count == {"tells all": 15, "hides something": 9, "V jumps": 4, "frames stacked": 4}
     assert all(row["n_datasets"] == 100 for row in rows)
     assert min(row["at_1_percent"] for row in rows if row["group"] == "hides something") >= 0.95
     assert max(row["at_1_percent"] for row in rows if row["group"] != "hides something") <= 0.05
