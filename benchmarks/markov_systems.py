@@ -395,7 +395,7 @@ def noisy_sensor() -> System:
 
 
 def markov_systems() -> list[System]:
-    """Fourteen systems whose observations tell all."""
+    """Fifteen systems whose observations tell all."""
     return [
         ring(),
         ornstein_uhlenbeck(2, 50),
@@ -416,13 +416,14 @@ def markov_systems() -> list[System]:
 
 
 def hidden_systems() -> list[System]:
-    """Five that hide something."""
+    """Nine that hide something; the last four are those where V jumps, without their speeds."""
     return [
         cartpole().seen("CartPole without velocities", columns(0, 2)),
         acrobot().seen("Acrobot without velocities", lambda s: _acrobot_view(s)[:, :4]),
         pendulum().seen("Pendulum without velocity", lambda s: np.column_stack([np.cos(s[:, 0]), np.sin(s[:, 0])])),
         delayed_reward(),
         noisy_sensor(),
+        *(system.seen(f"{system.name}, without speed", columns(0)) for system in jumping_systems()),
     ]
 
 
@@ -433,5 +434,5 @@ def jumping_systems() -> list[System]:
 
 def stacked_systems() -> list[System]:
     """The hidden ones with frames stacked: where two frames tell all, where three nearly do."""
-    car, arm, pole, delayed, _ = hidden_systems()
+    car, arm, pole, delayed = hidden_systems()[:4]
     return [car.stacked(2), pole.stacked(2), delayed.stacked(2), arm.stacked(3)]

@@ -119,20 +119,20 @@ class Estimator(Predictions, Parameters, InputPruning, SaveAndLoad):
         with fit_progress(progress_bar) as progress, engine.reporting_to(progress):
             options = self._search_options(engine.actions, None if progress is None else progress.evaluated)
             plan = make_plan(self, engine.contiguous_sample, kernel, options) if plan is None else plan
-            engine = reopen() if plan.bootstrap and reopen is not None else engine
+            engine = reopen() if plan.trace_decay == 0.0 and reopen is not None else engine
             # The problem is handed over: its buffer must be gone when the posterior takes its own.
             comparison = compare(kernel, self._problem(engine, plan), replace(options, start=plan.start))
             if comparison.interrupted:
                 warnings.warn("interrupted: this is the best model found so far.", InterruptedFitWarning, stacklevel=4)
             self.mean_ = self.mean
             model = comparison.best.model.amplified(plan.amplification)
-            self._adopt(engine, model, plan.thinning, plan.bootstrap)
+            self._adopt(engine, model, plan.thinning, plan.trace_decay)
         self.comparison_, self.thinning_trials_, self.markov_test_ = comparison, plan.trials, plan.markov_test
         return self
 
     def _problem(self, engine: Engine, plan: Plan) -> Any:
         """What model selection optimises."""
-        if plan.bootstrap and self.objective == "auto":
+        if plan.trace_decay == 0.0 and self.objective == "auto":
             return engine.moments
         name = self.objective if self.objective in ("loo", "leave_one_episode_out") else "thinned"
         return engine.selection_problem(name, plan.thinning)
@@ -157,7 +157,7 @@ class Estimator(Predictions, Parameters, InputPruning, SaveAndLoad):
         engine = self._engine("add to")
         data = self._subtract_mean(data, self.mean_, gamma, self.actions_)
         engine, posterior = engine.with_more(data, gamma, executor, self.posterior_, self.model_, self.thinning_)
-        self._adopt(engine, self.model_, self.thinning_, self.bootstrap_, posterior)
+        self._adopt(engine, self.model_, self.thinning_, self.trace_decay_, posterior)
         return self
 
     def _condition(self, data: DataLike, gamma: float | None, executor: Any, inducing_points: int | None) -> Self:
@@ -183,14 +183,19 @@ class Estimator(Predictions, Parameters, InputPruning, SaveAndLoad):
         )
         copy = type(self)(**self.get_params(deep=False))
         copy.mean_ = self.mean_
-        copy._adopt(engine, self.model_, self.thinning_, self.bootstrap_)
+        copy._adopt(engine, self.model_, self.thinning_, self.trace_decay_)
         return copy
 
-    def _adopt(self, engine: Engine, model: Model, every: int, bootstrap: bool, posterior: Any = None) -> None:
+    def _adopt(
+        self, engine: Engine, model: Model, every: int, trace_decay: float | None, posterior: Any = None
+    ) -> None:
         """Condition `model` on the data, unless that was done, and set the learnt attributes."""
         if posterior is None:
-            posterior = engine.bootstrap(model) if bootstrap else engine.condition(model, every)
-        evidence = engine.moments.objective.evidence(model) if bootstrap else posterior.evidence(model)
+            posterior = engine.condition(model, every, trace_decay)
+        if trace_decay == 0.0:
+            evidence = engine.moments.objective.evidence(model)
+        else:
+            evidence = engine.evidence(model, posterior.inducing_points)
         self._set(
             FittedModel(posterior, engine.data, engine.inputs, model, every, engine.is_exact, engine.actions, evidence)
         )
@@ -202,7 +207,8 @@ class Estimator(Predictions, Parameters, InputPruning, SaveAndLoad):
         self.engine_ = None
         self.posterior_, self.data_, self.model_ = fitted.posterior, fitted.data, model
         self.thinning_, self.exact_ = fitted.thinning, fitted.is_exact
-        self.bootstrap_: bool = fitted.posterior.bootstraps
+        self.trace_decay_: float | None = fitted.posterior.trace_decay
+        self.bootstrap_ = self.trace_decay_ == 0.0
         self.method_ = "exact" if fitted.posterior.inducing_points is None else "sparse"
         self.kernel_: Any = model.kernel
         self.noise_variance_ = model.noise_variance

@@ -19,14 +19,15 @@ from gptd_rl.inference import exact
 from gptd_rl.inference.exact import ExactPosterior
 from gptd_rl.inference.inducing import InducingPointSelector
 from gptd_rl.inference.instrumental import (
+    PRESENT_STATES,
     InstrumentalPosterior,
+    MomentPasses,
     MomentSolution,
     WhiteFeatures,
-    moment_noise,
-    moment_statistics,
 )
 from gptd_rl.inference.model import Model
 from gptd_rl.inference.posterior import Evidence
+from gptd_rl.inference.traces import WHOLE_RETURNS
 from gptd_rl.kernels import DataScale
 from gptd_rl.memory import available_bytes
 from gptd_rl.progress import FitProgress
@@ -44,6 +45,9 @@ EXACT_SIZE = 4000
 
 # Features of values by instruments, at most; smooth kernels need far fewer to express all states to rounding.
 MAX_FEATURES = 1000
+
+# Instruments by their trace decay λ.
+PASSES = {passes.trace_decay: passes for passes in (PRESENT_STATES, WHOLE_RETURNS)}
 
 
 class Engine(Protocol):
@@ -97,12 +101,8 @@ class Engine(Protocol):
         """Model selection by instrumented rewards."""
         ...
 
-    def condition(self, model: Model, every: int) -> Any:
-        """Posterior of `model` given all of the data, at noise `every`·σ²."""
-        ...
-
-    def bootstrap(self, model: Model) -> InstrumentalPosterior:
-        """Values by instruments, with the kernel of `model`."""
+    def condition(self, model: Model, every: int, trace_decay: float | None = None) -> Any:
+        """Posterior of `model` given all of the data: at noise `every`·σ², or by instruments with a trace decay λ."""
         ...
 
     def evidence(self, model: Model, inducing_points: Array | None) -> Evidence:
@@ -168,8 +168,12 @@ class ExactEngine:
         """There are no passes to report."""
         return nullcontext()
 
-    def condition(self, model: Model, every: int) -> ExactPosterior:
-        """Posterior of `model` at noise `every`·σ²."""
+    def condition(
+        self, model: Model, every: int, trace_decay: float | None = None
+    ) -> ExactPosterior | InstrumentalPosterior:
+        """Posterior of `model` at noise `every`·σ², or by instruments."""
+        if trace_decay is not None:
+            return self._by_instruments(model, PASSES[trace_decay])
         return ExactPosterior.condition(model.with_noise(every * model.noise_variance), self.targets)
 
     @cached_property
@@ -182,14 +186,14 @@ class ExactEngine:
         """Model selection by instrumented rewards."""
         return MomentProblem.of(self.transitions, self.scale, self.actions.n_categorical)
 
-    def bootstrap(self, model: Model) -> InstrumentalPosterior:
+    def _by_instruments(self, model: Model, passes: MomentPasses) -> InstrumentalPosterior:
         """Values by instruments, with features that express the data to rounding."""
         candidates = np.unique(self.transitions.points, axis=0)
         selector = InducingPointSelector(candidates, MAX_FEATURES, None)
         features = WhiteFeatures.of(model.kernel, selector.select(model, len(self.transitions)))
         shard = Shard.of(self.contiguous_sample, "stochastic")
-        solution = MomentSolution.of(moment_statistics(shard, features))
-        return InstrumentalPosterior(features, solution, moment_noise(shard, features, solution), True)
+        solution = MomentSolution.of(passes.statistics(shard, features))
+        return InstrumentalPosterior(features, solution, passes.noise(shard, features, solution), True, passes)
 
     def evidence(self, model: Model, inducing_points: Array | None) -> Evidence:
         """Log marginal likelihood of all rewards."""
@@ -213,7 +217,7 @@ class ExactEngine:
             if (n := parts[-1].n_dims) != self.n_dims:
                 raise ValueError(f"{source.name}: states have {n} dimensions; expected {self.n_dims}.")
         both = replace(self, data=Trajectories.concatenate([self.data, *parts]))
-        return both, both.bootstrap(model) if before.bootstraps else both.condition(model, every)
+        return both, both.condition(model, every, before.trace_decay)
 
 
 def check_columns(n_dims: int, expected: int) -> None:

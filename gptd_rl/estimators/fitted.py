@@ -11,7 +11,7 @@ from typing import Any
 
 from gptd_rl.data.actions import NO_ACTIONS, Actions, ContinuousActions, DiscreteActions, NoActions
 from gptd_rl.data.trajectories import Trajectories
-from gptd_rl.estimators.engines import ExactEngine
+from gptd_rl.estimators.engines import PASSES, ExactEngine
 from gptd_rl.inference.features import InducingFeatures
 from gptd_rl.inference.instrumental import InstrumentalPosterior, MomentSolution, MomentStatistics, WhiteFeatures
 from gptd_rl.inference.model import Model
@@ -24,7 +24,7 @@ from gptd_rl.types import IntArray
 
 SCALARS = ("prior_trace", "n_rows", "log_jacobian")
 MOMENT_SCALARS = ("squared_rewards", "n_rows", "total_loss", "smallest_loss")
-MOMENT_ARRAYS = ("gram", "cross", "moment", "difference_gram", "difference_moment")
+MOMENT_ARRAYS = ("gram", "cross", "moment", "difference_gram", "difference_moment", "present_cross")
 ARRAYS = ("states", "rewards", "discounts", "lengths", "terminated", "actions", "policy_actions")
 
 
@@ -53,13 +53,13 @@ def arrays_of(fitted: FittedModel) -> tuple[dict[str, Any], dict[str, Any]]:
         noise_is_fixed=fitted.model.noise_is_fixed,
         thinning=fitted.thinning,
         exact=fitted.is_exact,
-        bootstrap=fitted.posterior.bootstraps,
+        trace_decay=fitted.posterior.trace_decay,
         evidence=asdict(fitted.evidence),
     )
     if isinstance(fitted.posterior, InstrumentalPosterior) and not fitted.posterior.is_exact:
         moments = fitted.posterior.solution.statistics
         arrays |= dict(inducing_points=fitted.posterior.inducing_points, moment_noise=fitted.posterior.noise)
-        arrays |= {name: getattr(moments, name) for name in MOMENT_ARRAYS}
+        arrays |= {name: getattr(moments, name) for name in MOMENT_ARRAYS if getattr(moments, name) is not None}
         header["moments"] = {name: getattr(moments, name) for name in MOMENT_SCALARS}
     if isinstance(fitted.posterior, SparsePosterior):
         known = fitted.posterior.solution.statistics
@@ -89,7 +89,7 @@ def fitted_from(
         posterior = _sparse(model, every, noise, variance, header, arrays)
     else:
         engine = ExactEngine(data, noise, inputs, actions)
-        posterior = engine.bootstrap(model) if header["bootstrap"] else engine.condition(model, every)
+        posterior = engine.condition(model, every, header["trace_decay"])
     return FittedModel(posterior, data, inputs, model, every, header["exact"], actions, evidence), engine
 
 
@@ -105,9 +105,11 @@ def _sparse(
 
 def _bootstrapped(model: Model, header: dict[str, Any], arrays: dict[str, Any]) -> InstrumentalPosterior:
     """Values by instruments from their statistics."""
-    known = MomentStatistics(**{name: arrays[name] for name in MOMENT_ARRAYS}, **header["moments"])
+    kept: dict[str, Any] = {name: arrays.get(name) for name in MOMENT_ARRAYS}
+    known = MomentStatistics(**kept, **header["moments"])
     features = WhiteFeatures(InducingFeatures(model.kernel, arrays["inducing_points"], whitened=True))
-    return InstrumentalPosterior(features, MomentSolution.of(known), arrays["moment_noise"], False)
+    passes = PASSES[header["trace_decay"]]
+    return InstrumentalPosterior(features, MomentSolution.of(known), arrays["moment_noise"], False, passes)
 
 
 def data_from(arrays: dict[str, Any]) -> Trajectories:

@@ -222,7 +222,7 @@ class GPTDQ(GreedyQ):
         if self._bootstraps(policy):
             engine = logged(_in_pairs(data, actions, policy, logged_pairs))
             amplification = 1.0 if policy is None else OFF_POLICY_AMPLIFICATION
-            self._fit(engine, Plan(True, amplification=amplification), progress_bar=progress_bar)
+            self._fit(engine, Plan(0.0, amplification=amplification), progress_bar=progress_bar)
             warn_of_uncovered_actions(self.kernel_, engine, policy)
             return self
         engine = logged(_in_pairs(data, actions, policy, to_state_actions))

@@ -3,7 +3,8 @@
 1. A system without noise is left to the paper: all returns, τ = 1.
 2. In a stochastic system values bootstrap, by instruments, if the states seem to be Markov (`markov_test`): TD errors
    are then uncorrelated with the present, and bootstrapping needs far fewer data than returns do.
-3. If what happened before the present state predicts TD errors, bootstrapping would be biased: returns, thinned.
+3. If what happened before the present state predicts TD errors, bootstrapping would be biased: whole returns, with a
+   kernel selected on thinned ones. Instruments are traces then (`traces`), whose errors are honest in this case, too.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ MIN_TRANSITIONS = 50
 class Plan:
     """How to learn from given data."""
 
-    bootstrap: bool
+    trace_decay: float | None  # λ of the instruments; None for returns as in the paper
     thinning: int = 1
     start: Any = None  # what the choice of the thinning found, near the optimum
     trials: list[ThinningResult] = field(default_factory=list)
@@ -60,9 +61,9 @@ def make_plan(v: Any, data: Trajectories, kernel: str | Kernel, options: SearchO
     """
     is_told = v.bootstrap != "auto" and bool(v.bootstrap)  # NumPy's True is one, too
     if v.objective != "auto" or v.noise == "deterministic":
-        return Plan(is_told, _fixed_thinning(v, data))
+        return Plan(0.0 if is_told else None, _fixed_thinning(v, data))
     if is_told:
-        return Plan(True)
+        return Plan(0.0)
     tests: list[MarkovTest] = []
     bootstraps: Callable[[], bool] | None = None
     if v.bootstrap == "auto" and data.n_transitions >= MIN_TRANSITIONS:
@@ -70,11 +71,12 @@ def make_plan(v: Any, data: Trajectories, kernel: str | Kernel, options: SearchO
     chosen, trials = thinning.choose(data, v.noise, kernel, options, bootstraps)
     test = tests[0] if tests else None
     if chosen is None:
-        return Plan(False, trials=trials, markov_test=test)
+        return Plan(None, trials=trials, markov_test=test)
     if bootstraps is not None and len(trials) == 1:
-        return Plan(True, trials=trials, markov_test=test)
+        return Plan(0.0, trials=trials, markov_test=test)
     _warn_of_other_relevances(data, options, trials[0], chosen)
-    return Plan(False, chosen.thinning, chosen.model, trials, test)
+    # Not Markov, or asked for: whole returns, which bootstrap at most where segments were cut off.
+    return Plan(None if bootstraps is None else 1.0, chosen.thinning, chosen.model, trials, test)
 
 
 def _fixed_thinning(v: Any, data: Trajectories) -> int:

@@ -13,15 +13,21 @@ import numpy as np
 from gptd_rl.data.actions import NO_ACTIONS, Actions
 from gptd_rl.data.resampling import evenly_spaced, sample_segments
 from gptd_rl.data.trajectories import Trajectories
-from gptd_rl.estimators.engines import EXACT_SIZE, ExactEngine, check_columns, check_values_are_finite, small_engine
+from gptd_rl.estimators.engines import (
+    EXACT_SIZE,
+    PASSES,
+    ExactEngine,
+    check_columns,
+    check_values_are_finite,
+    small_engine,
+)
 from gptd_rl.inference.features import InducingFeatures
 from gptd_rl.inference.inducing import InducingPointSelector
 from gptd_rl.inference.instrumental import (
     InstrumentalPosterior,
+    MomentPasses,
     MomentSolution,
     WhiteFeatures,
-    moment_noise,
-    moment_statistics,
 )
 from gptd_rl.inference.model import Model
 from gptd_rl.inference.posterior import Evidence
@@ -159,8 +165,12 @@ class SparseEngine:
         finally:
             self.dataset.backend.on_shard = None
 
-    def condition(self, model: Model, every: int) -> SparsePosterior:
-        """Posterior of `model` at noise `every`·σ²: one pass for the weights, one for the noise."""
+    def condition(
+        self, model: Model, every: int, trace_decay: float | None = None
+    ) -> SparsePosterior | InstrumentalPosterior:
+        """Posterior of `model` at noise `every`·σ², or by instruments: one pass for the weights, one for the noise."""
+        if trace_decay is not None:
+            return self._by_instruments(model, PASSES[trace_decay])
         fixed = self.bound.found(model)
         [known] = fixed.statistics(model)
         return self._posterior(model, every, fixed.features(model, whitened=True), known, self.dataset)
@@ -171,13 +181,12 @@ class SparseEngine:
         transitions = Transitions.of(self.contiguous_sample)
         return MomentProblem.of(transitions, self.scale, self.actions.n_categorical)
 
-    def bootstrap(self, model: Model) -> InstrumentalPosterior:
-        """Values by instruments: one pass for the weights, one for the noise."""
+    def _by_instruments(self, model: Model, passes: MomentPasses) -> InstrumentalPosterior:
         inducing_points = self.bound.found(model).states
         features = WhiteFeatures.of(model.kernel, inducing_points)
-        solution = MomentSolution.of(self.dataset.sum(moment_statistics, features))
-        noise = self.dataset.sum(moment_noise, features, solution)
-        return InstrumentalPosterior(features, solution, noise, False)
+        solution = MomentSolution.of(self.dataset.sum(passes.statistics, features))
+        noise = self.dataset.sum(passes.noise, features, solution)
+        return InstrumentalPosterior(features, solution, noise, False, passes)
 
     def _posterior(
         self,
@@ -224,7 +233,8 @@ class SparseEngine:
         more = open_dataset(data, self.noise, gamma, executor)
         summary = self.summary + summarize(more, self.summary.limit, self.n_dims)
         more = more.changed(inputs=self.inputs)
-        posterior = self._bootstrap_more(more, before) if before.bootstraps else self._more(more, before, model, every)
+        by_instruments = before.trace_decay is not None
+        posterior = self._moments_of_more(more, before) if by_instruments else self._more(more, before, model, every)
         still_exact = self.is_exact and summary.n_distinct == self.summary.n_distinct  # no state is new
         return replace(self, dataset=self.dataset + more, summary=summary, is_exact=still_exact), posterior
 
@@ -233,10 +243,10 @@ class SparseEngine:
         known = before.solution.statistics + more.sum(statistics, features)
         return self._posterior(model, every, features, known, more, before.noise_moments)
 
-    def _bootstrap_more(self, more: ShardedDataset, before: InstrumentalPosterior) -> InstrumentalPosterior:
+    def _moments_of_more(self, more: ShardedDataset, before: InstrumentalPosterior) -> InstrumentalPosterior:
         features = before.features
-        solution = MomentSolution.of(before.solution.statistics + more.sum(moment_statistics, features))
-        noise = before.noise + more.sum(moment_noise, features, solution)
+        solution = MomentSolution.of(before.solution.statistics + more.sum(before.passes.statistics, features))
+        noise = before.noise + more.sum(before.passes.noise, features, solution)
         return replace(before, solution=solution, noise=noise)
 
 

@@ -259,7 +259,7 @@ class ActionPosterior:
         fit = float(y @ (y - self.regression.fitted(self._whitened_weights))) / self.noise_variance
         return Evidence(0.5 * float(log_det + n * np.log(self.noise_variance)), 0.5 * fit, n)
 
-    bootstraps = False  # targets are given
+    trace_decay = None  # targets are given
 
     @property
     def inducing_points(self) -> Array:

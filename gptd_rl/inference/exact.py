@@ -124,7 +124,7 @@ class ExactPosterior:
     squared_errors: Array  # δ_t², squared TD errors of the posterior mean  [n]
 
     inducing_points = None  # all states are in use
-    bootstraps = False
+    trace_decay = None
 
     @classmethod
     def condition(cls, model: Model, targets: Targets) -> ExactPosterior:

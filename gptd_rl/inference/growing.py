@@ -157,7 +157,7 @@ class GrowingPosterior:
         Size at which the dictionary stops growing.
     """
 
-    bootstraps: bool
+    trace_decay: float | None
 
     def __init__(self, kernel: Kernel, tolerance: float, max_size: int | None) -> None:
         self.tolerance, self.max_size = tolerance, max_size

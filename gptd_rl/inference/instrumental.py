@@ -21,7 +21,7 @@ transitions, hence over shards.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Protocol
@@ -148,6 +148,7 @@ class MomentStatistics:
     n_rows: float  # with forgetting, the sum of the weights
     total_loss: float  # Σ(1 − γ), with γ = 0 into terminal states
     smallest_loss: float  # smallest 1 − γ
+    present_cross: Array | None = None  # Σψxᵀ where instruments are traces (`traces`) and `cross` is Σzxᵀ  [m', m']
 
     def __add__(self, other: MomentStatistics) -> MomentStatistics:
         """Of both data."""
@@ -161,6 +162,7 @@ class MomentStatistics:
             self.n_rows + other.n_rows,
             self.total_loss + other.total_loss,
             min(self.smallest_loss, other.smallest_loss),
+            None if self.present_cross is None else self.present_cross + np.asarray(other.present_cross),
         )
 
 
@@ -174,7 +176,7 @@ def summarize_moments(transitions: Transitions, features: ValueFeatures) -> Mome
     m = len(features)
     square, vector = np.zeros((m, m)), np.zeros(m)
     total = MomentStatistics(square, square, vector, square, vector, 0.0, 0, 0.0, 1.0)
-    for part, P, X in _blocks(transitions, features):
+    for part, P, X in feature_blocks(transitions, features):
         r, loss = part.rewards, 1.0 - part.discounts
         losses = float(loss.sum()), float(loss.min(initial=1.0))
         total = total + MomentStatistics(P.T @ P, P.T @ X, r @ P, X.T @ X, r @ X, float(r @ r), len(r), *losses)
@@ -191,7 +193,7 @@ def summarize_noise(
 ) -> Array:
     """W of some transitions; with weights ω_t it is Σω_t(δ_t/(1 − ω_th_t))²ψ_tψ_tᵀ."""
     W, first = np.zeros((len(features), len(features))), 0
-    for part, P, X in _blocks(transitions, features):
+    for part, P, X in feature_blocks(transitions, features):
         omega = np.ones(len(part)) if weights is None else weights[first : first + len(part)]
         first += len(part)
         errors = part.rewards - X @ solution.weights
@@ -202,7 +204,7 @@ def summarize_noise(
     return W
 
 
-def _blocks(transitions: Transitions, features: ValueFeatures) -> Iterator[tuple[Transitions, Array, Array]]:
+def feature_blocks(transitions: Transitions, features: ValueFeatures) -> Iterator[tuple[Transitions, Array, Array]]:
     """Transitions in blocks, with ψ of the states they leave and x = ψ − Σ w ψ', both of shape (c, m')."""
     for start in range(0, len(transitions), BLOCK):
         part = transitions.select(slice(start, start + BLOCK))
@@ -228,8 +230,9 @@ class MomentSolution:
         # q_j = v_jᵀAv_j / e_j, at least that of the slowest direction that the discounts allow (if γ = 1 and no
         # terminal state was seen yet: as if one transition had ended in one)
         slowest = max(known.smallest_loss, SLOWEST * max(known.total_loss, 1.0) / known.n_rows)
-        q = np.clip(np.einsum("ij,ij->j", V, known.cross @ V) / e, slowest, 1.0)
-        shape = (V / q) @ V.T
+        present = known.cross if known.present_cross is None else known.present_cross
+        q = np.clip(np.einsum("ij,ij->j", V, present @ V) / e, slowest, 1.0)
+        shape = (V / (q if known.present_cross is None else q**2)) @ V.T
         s2 = known.squared_rewards / known.n_rows if error_variance is None else error_variance
         for _ in range(N_ROUNDS):
             s2 = max(s2, LEAST_NOISE * e[-1])
@@ -268,6 +271,18 @@ class MomentSolution:
         return np.asarray(np.linalg.qr(both.T, mode="r")).T
 
 
+@dataclass(frozen=True)
+class MomentPasses:
+    """Instruments of one kind: two passes over a shard, for the weights and for the noise."""
+
+    trace_decay: float  # λ: 0 for functions of the present state, 1 for traces of all states before
+    statistics: Callable[[Shard, ValueFeatures], MomentStatistics]
+    noise: Callable[[Shard, ValueFeatures, MomentSolution], Array]
+
+
+PRESENT_STATES = MomentPasses(0.0, moment_statistics, moment_noise)
+
+
 @dataclass(frozen=True, eq=False)
 class InstrumentalPosterior:
     """Values by instruments: a Gaussian with the mean ψᵀw and the variance of its error."""
@@ -276,8 +291,12 @@ class InstrumentalPosterior:
     solution: MomentSolution
     noise: Array  # W of `moment_noise`  [m', m']
     is_exact: bool  # the features express all states of the data
+    passes: MomentPasses = PRESENT_STATES
 
-    bootstraps = True
+    @property
+    def trace_decay(self) -> float:
+        """λ of the instruments."""
+        return self.passes.trace_decay
 
     @property
     def inducing_points(self) -> Array | None:
@@ -292,8 +311,8 @@ class InstrumentalPosterior:
     def condition_on(self, data: Trajectories) -> InstrumentalPosterior:
         """Given further segments, θ and features as they are."""
         shard = Shard.of(data, "stochastic")
-        solution = MomentSolution.of(self.solution.statistics + moment_statistics(shard, self.features))
-        noise = self.noise + moment_noise(shard, self.features, solution)
+        solution = MomentSolution.of(self.solution.statistics + self.passes.statistics(shard, self.features))
+        noise = self.noise + self.passes.noise(shard, self.features, solution)
         return replace(self, solution=solution, noise=noise)
 
     def mean(self, states: Array) -> Array:

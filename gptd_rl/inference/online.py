@@ -71,7 +71,7 @@ class OnlinePosterior(GrowingPosterior):
         λ, the weight of the past at each new row.
     """
 
-    bootstraps = False
+    trace_decay = None
 
     def __init__(
         self,

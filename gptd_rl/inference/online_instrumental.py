@@ -71,7 +71,7 @@ class OnlineInstrumentalPosterior(GrowingPosterior):
         λ, the weight of the past at each new row.
     """
 
-    bootstraps = True
+    trace_decay = 0.0
 
     def __init__(
         self,

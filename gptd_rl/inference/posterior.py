@@ -44,8 +44,8 @@ class Posterior(Protocol):
     """The posterior over values, at states of shape (m, n_inputs)."""
 
     @property
-    def bootstraps(self) -> bool:
-        """Whether values come from single transitions by instruments, instead of from returns."""
+    def trace_decay(self) -> float | None:
+        """λ if values come from instruments: 0 if they bootstrap at every step. None: GPTD as in the paper."""
         ...
 
     @property

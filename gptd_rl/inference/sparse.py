@@ -131,7 +131,7 @@ class SparsePosterior:
     kind: SparseVariance = "projected_process"
     noise: Noise = "stochastic"
 
-    bootstraps = False
+    trace_decay = None
 
     @property
     def inducing_points(self) -> Array:
