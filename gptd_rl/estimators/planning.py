@@ -10,7 +10,6 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -19,7 +18,7 @@ import numpy as np
 from gptd_rl.data.trajectories import Trajectories
 from gptd_rl.estimators.markov import MarkovTest, markov_test
 from gptd_rl.exceptions import RelevanceWarning
-from gptd_rl.kernels import Kernel
+from gptd_rl.kernels import ActionDelta, Kernel
 from gptd_rl.selection import thinning
 from gptd_rl.selection.scales import measure_scale
 from gptd_rl.selection.thinning import ThinningResult
@@ -64,19 +63,33 @@ def make_plan(v: Any, data: Trajectories, kernel: str | Kernel, options: SearchO
         return Plan(0.0 if is_told else None, _fixed_thinning(v, data))
     if is_told:
         return Plan(0.0)
-    tests: list[MarkovTest] = []
-    bootstraps: Callable[[], bool] | None = None
-    if v.bootstrap == "auto" and data.n_transitions >= MIN_TRANSITIONS:
-        bootstraps = lambda: _is_markov(data, options, tests)  # noqa: E731
-    chosen, trials = thinning.choose(data, v.noise, kernel, options, bootstraps)
-    test = tests[0] if tests else None
-    if chosen is None:
-        return Plan(None, trials=trials, markov_test=test)
-    if bootstraps is not None and len(trials) == 1:
-        return Plan(0.0, trials=trials, markov_test=test)
+    rule = _Rule(data, is_open=v.bootstrap == "auto" and data.n_transitions >= MIN_TRANSITIONS, actions=options.actions)
+    chosen, trials = thinning.choose(data, v.noise, kernel, options, rule if rule.is_open else None)
+    if chosen is None:  # deterministic
+        return Plan(None, trials=trials)
+    if rule.bootstraps:
+        return Plan(0.0, trials=trials, markov_test=rule.test)
     _warn_of_other_relevances(data, options, trials[0], chosen)
-    # Not Markov, or asked for: whole returns, which bootstrap at most where segments were cut off.
-    return Plan(None if bootstraps is None else 1.0, chosen.thinning, chosen.model, trials, test)
+    # If states are not Markov, returns bootstrap only where segments were cut off.
+    trace_decay = 1.0 if rule.is_open else None
+    return Plan(trace_decay, chosen.thinning, chosen.model, trials, rule.test)
+
+
+@dataclass(eq=False)
+class _Rule:
+    """Asked about a stochastic system: whether to bootstrap."""
+
+    data: Trajectories
+    is_open: bool  # whether it is to be asked
+    actions: ActionDelta | None  # pairs of a state and an action are taken for Markov
+    test: MarkovTest | None = None
+    bootstraps: bool = False
+
+    def __call__(self) -> bool:
+        """Whether nothing speaks against the Markov property."""
+        self.test = markov_test(self.data) if self.actions is None else None
+        self.bootstraps = self.test is None or self.test.pvalue >= NOT_MARKOV
+        return self.bootstraps
 
 
 def _fixed_thinning(v: Any, data: Trajectories) -> int:
@@ -85,14 +98,6 @@ def _fixed_thinning(v: Any, data: Trajectories) -> int:
         return 1
     horizon = min(thinning.horizon(data), max(thinning.candidates(data)))
     return v.thinning or max(1, round(horizon))
-
-
-def _is_markov(data: Trajectories, options: SearchOptions, tests: list[MarkovTest]) -> bool:
-    """Whether nothing speaks against bootstrapping; the test is appended to `tests`. Pairs are taken for Markov."""
-    if options.actions is not None:
-        return True
-    tests.append(markov_test(data))
-    return bool(tests[0].pvalue >= NOT_MARKOV)
 
 
 def _warn_of_other_relevances(

@@ -471,7 +471,7 @@ def test_from_batch_of_a_model_that_bootstraps_bootstraps(bootstrapped, tmp_path
 def test_from_batch_bootstraps_if_told_so(fitted, bootstrapped):
     assert OnlineGPTD.from_batch(bootstrapped, bootstrap=False).bootstrap is False
     assert OnlineGPTD.from_batch(fitted).bootstrap is False
-    assert OnlineGPTD.from_batch(fitted, bootstrap=True).posterior_.bootstraps
+    assert OnlineGPTD.from_batch(fitted, bootstrap=True).posterior_.trace_decay == 0.0
     assert OnlineGPTD.from_batch(fitted.prune(), data=fitted.data_, bootstrap=True).n_dims_ == 2
     with pytest.raises(ValueError, match=r"^bootstrap must be True or False; got 'x'\.$"):
         OnlineGPTD.from_batch(bootstrapped, bootstrap="x")
@@ -481,8 +481,8 @@ def test_bootstrap_is_a_parameter_like_others():
     v = make(bootstrap=True, max_size=7).update(sample([(9, False)]))
     assert v.get_params()["bootstrap"] is True and "bootstrap=True" in repr(v)
     copied = clone(v)
-    assert copied.posterior_.bootstraps and copied.n_transitions_ == 0 and copied.max_size == 7
-    assert not v.set_params(bootstrap=False).posterior_.bootstraps and v.n_transitions_ == 0
+    assert copied.posterior_.trace_decay == 0.0 and copied.n_transitions_ == 0 and copied.max_size == 7
+    assert v.set_params(bootstrap=False).posterior_.trace_decay is None and v.n_transitions_ == 0
     with pytest.raises(ValueError, match="bootstrap must be True or False; got 'x'"):
         v.set_params(bootstrap="x")
     assert v.bootstrap is False

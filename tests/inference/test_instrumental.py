@@ -16,6 +16,7 @@ from gptd_rl.inference.instrumental import (
     InstrumentalPosterior,
     MomentSolution,
     MomentStatistics,
+    ValueFeatures,
     WhiteFeatures,
     moment_noise,
     moment_statistics,
@@ -53,7 +54,7 @@ def posterior_of(data: Trajectories, kernel: Kernel, points: np.ndarray | None =
     return InstrumentalPosterior(features, solution, noise, points is None)
 
 
-def features_of_rows(data: Trajectories, features: WhiteFeatures) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+def features_of_rows(data: Trajectories, features: ValueFeatures) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """ψ, x and r of every transition, by a loop."""
     rows = Transitions.of(data)
     N = rows.successors.toarray()
@@ -396,4 +397,4 @@ def test_instrumental_posterior_knows_its_inducing_points():
     points = POSTERIORS["few points"].inducing_points
     assert points is not None
     assert_array_equal(points, GARNET.points[:6])
-    assert all(found.bootstraps for found in POSTERIORS.values())
+    assert all(found.trace_decay == 0.0 for found in POSTERIORS.values())
