@@ -32,6 +32,7 @@ from gptd_rl.kernels import registry as kernel_registry
 from gptd_rl.progress import fit_progress
 from gptd_rl.selection import thinning
 from gptd_rl.selection.scales import measure_scale
+from gptd_rl.selection.search import SearchResult
 from gptd_rl.selection.thinning import ThinningResult
 from gptd_rl.selection.variants import SearchOptions, compare
 from gptd_rl.sharding.sources import Sources
@@ -141,8 +142,8 @@ class Estimator(Predictions, Parameters, InputPruning, SaveAndLoad):
 
     def _choose_thinning(
         self, data: Trajectories, kernel: str | Kernel, options: SearchOptions
-    ) -> tuple[int, Model | None, list[ThinningResult]]:
-        """The thinning, the model that came with its choice, if any, and all results."""
+    ) -> tuple[int, SearchResult | None, list[ThinningResult]]:
+        """The thinning, the search that came with its choice, if any, and all results."""
         if self.objective == "thinned":
             horizon = min(thinning.horizon(data), max(thinning.candidates(data)))
             return self.thinning or max(1, round(horizon)), None, []
@@ -161,7 +162,7 @@ class Estimator(Predictions, Parameters, InputPruning, SaveAndLoad):
                 RelevanceWarning,
                 stacklevel=5,
             )
-        return chosen.thinning, chosen.model, results
+        return chosen.thinning, chosen.found, results
 
     def _add(self, data: DataLike, gamma: float | None, executor: Any) -> Self:
         """Condition the model on further data."""

@@ -14,6 +14,9 @@ from gptd_rl.selection.optimise import Function
 from gptd_rl.temporal.targets import Targets
 from gptd_rl.types import Array, BoolArray
 
+# A logarithm that is no more than this above its lower bound is at the bottom of its range.
+FLAT = 3.0
+
 
 @dataclass(frozen=True, eq=False)
 class Coordinates:
@@ -48,6 +51,11 @@ class Coordinates:
     def pack(self, model: Model) -> Array:
         """Coordinates of `model`."""
         return np.clip(self._x(model.theta[self.free]), self.lower, self.upper)
+
+    def inside(self, x: Array, guess: Array) -> Array:
+        """`x` with `guess` in place of logarithms near their lower bound: there an objective is flat for ever."""
+        at_bottom = np.isnan(self.linear_below) & (x < self.lower + FLAT)
+        return np.where(at_bottom, guess, x)
 
     def unpack(self, x: Array) -> Model:
         """The model at `x`."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import scipy  # its submodules are imported at first use
@@ -29,13 +30,29 @@ class Optimum:
 
 
 def lbfgs(
-    f: Function, start: Array, lower: Array, upper: Array, max_iterations: int = 200, scale: float = 1.0
+    f: Function,
+    start: Array,
+    lower: Array,
+    upper: Array,
+    max_iterations: int = 200,
+    scale: float = 1.0,
+    tolerance: float = 1e-4,
 ) -> Optimum:
-    """L-BFGS-B within bounds, of `f` divided by `scale`: its first step is as long as its gradient is steep."""
+    """L-BFGS-B within bounds, of `f` divided by `scale`: its first step is as long as its gradient is steep.
+
+    Stops when two steps in a row improve `f` by less than `tolerance`: a difference, which no constant added to `f`
+    changes, so that the units of the rewards do not matter.
+    """
+    values = [np.inf]
 
     def scaled(x: Array) -> tuple[float, Array]:
         value, gradient = f(x)
         return value / scale, gradient / scale
+
+    def stop_if_flat(intermediate_result: Any) -> None:
+        values.append(scale * float(intermediate_result.fun))
+        if len(values) > 3 and values[-3] - values[-1] < 2.0 * tolerance:
+            raise StopIteration
 
     result = scipy.optimize.minimize(
         scaled,
@@ -43,7 +60,8 @@ def lbfgs(
         jac=True,
         method="L-BFGS-B",
         bounds=scipy.optimize.Bounds(lower, upper),
-        options=dict(maxiter=max_iterations, ftol=1e-7, gtol=1e-3, maxcor=20),
+        callback=stop_if_flat,
+        options=dict(maxiter=max_iterations, ftol=0.0, gtol=1e-3, maxcor=20),
     )
     return Optimum(result.x, scale * float(result.fun), int(result.nfev), np.empty((0, 0)))
 

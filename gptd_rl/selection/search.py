@@ -30,6 +30,7 @@ COARSE_SIZE = 300
 # Improvement, in nats, below which a search stops: on all data, and on samples of them or where there are very many.
 FINE_TOLERANCE = 1e-3
 ROUGH_TOLERANCE = 0.03
+EXPLORE_TOLERANCE = 0.01  # of one step
 ROUGH_SHARE = 1e-6  # of the number of rewards
 
 # An approximation is chosen anew if the search went further than this from where it was chosen, a few times at most.
@@ -47,6 +48,7 @@ class SelectionProblem:
     prior: Prior | None = None
     merged: Targets | None = None  # all of the data, where repeated states make them small
     intermediate_levels: tuple[Objective, ...] = ()  # further steps from the coarse levels to all data
+    tolerance: float = FINE_TOLERANCE  # on all data
 
     @classmethod
     def of(cls, data: Trajectories, noise: Noise, name: str, every: int, scale: DataScale) -> SelectionProblem:
@@ -55,12 +57,17 @@ class SelectionProblem:
             whole = build_targets(data, noise, merge=False)
             groups = objectives.visit_groups if name == "loo" else objectives.episode_groups
             return cls(objectives.LeaveOut(whole, groups(whole)), coarse_levels(data, noise), scale)
-        parts = objectives.thinned_parts(data, every)
+        return cls.of_parts(objectives.thinned_parts(data, every), noise, Prior(scale) if every > 1 else None, scale)
+
+    @classmethod
+    def of_parts(
+        cls, parts: Sequence[Trajectories], noise: Noise, prior: Prior | None, scale: DataScale
+    ) -> SelectionProblem:
+        """Prepare the evidence of `parts`, averaged."""
         targets = tuple(build_targets(part, noise) for part in parts)
         # By rows, not by distinct states: many visits make a steep landscape in which far starts get lost.
         levels = targets[:1] if targets[0].n_rows <= 2 * COARSE_SIZE else coarse_levels(parts[0], noise)
         merged = targets[0] if len(targets) == 1 and targets[0].operator.n_targets <= 2 * COARSE_SIZE else None
-        prior = Prior(scale) if every > 1 else None
         return cls(MarginalLikelihood(*targets), levels, scale, prior, merged)
 
     def penalized(self, objective: Objective) -> Callable[[Model], tuple[float, Array]]:
@@ -92,6 +99,8 @@ class SearchResult:
     value: float  # of the objective, smaller is better
     n_evaluations: int  # of the objective on all data
     seconds: float
+    curvature: Array  # second derivatives in the coordinates of the search, as far as it learnt them
+    n_rows: int  # rewards to which the curvature belongs
     interrupted: bool = False
 
 
@@ -100,13 +109,13 @@ def search(
     guesses: Sequence[Model],
     noise_floor: float,
     report: Callable[[float], None] | None = None,
-    start: Model | None = None,
+    start: SearchResult | None = None,
     n_jobs: int | None = None,
 ) -> SearchResult:
     """Minimise the objective of `problem`: explore from every guess on the smallest sample, then go through the levels.
 
-    `start` is a model known to be near the optimum, if there is one: then the search starts on all of the data at once.
-    Interrupted (Ctrl-C), it returns the best model so far.
+    `start` is the result of a search of a similar objective, if there is one: then this search goes on from there, on
+    all of the data at once, with the curvature that the other learnt. Interrupted (Ctrl-C), it returns the best model so far.
     """
     began = time.perf_counter()
     space = Coordinates.of(guesses[0], problem.scale, noise_floor)
@@ -116,7 +125,7 @@ def search(
             run.explore([space.pack(guess) for guess in guesses])
             run.finish([*(MarginalLikelihood(level) for level in problem.coarse_levels[1:])])
         else:
-            run.start(space.pack(start))
+            run.start(space.pack(start.model), start)
         run.finish([*problem.intermediate_levels, problem.objective])
         interrupted = False
     except KeyboardInterrupt:
@@ -130,7 +139,8 @@ def search(
     model = space.unpack(x)
     if not interrupted:
         problem.objective.remember(model, run.refined)
-    return SearchResult(model, value, run.n_evaluations, time.perf_counter() - began, interrupted)
+    seconds = time.perf_counter() - began
+    return SearchResult(model, value, run.n_evaluations, seconds, run.curvature, run.n_rows, interrupted)
 
 
 class CoarseToFineSearch:
@@ -148,12 +158,16 @@ class CoarseToFineSearch:
         self.refined: Objective = problem.objective  # with approximations chosen near the best point
         self.on_all_data = False  # whether the present level is the last one
         self.n_evaluations = 0  # in the present level
-        self._curvature: Array | None = None
-        self._rows = problem.coarse_levels[0].n_rows
+        self.curvature: Array = np.empty((0, 0))
+        self.n_rows = problem.coarse_levels[0].n_rows  # to which the curvature belongs
 
-    def start(self, x: Array) -> None:
-        """Start at `x`, with the curvature that the smallest sample has there."""
-        self.best, self._curvature = (x, np.inf), self.space.curvature(x, self.problem.coarse_levels[0])
+    def start(self, x: Array, before: SearchResult | None = None) -> None:
+        """Start at `x`, with the curvature that the search `before` learnt, or that the smallest sample has there."""
+        self.best = (x, np.inf)
+        if before is not None and len(before.curvature) == len(x):
+            self.curvature, self.n_rows = before.curvature, before.n_rows
+        else:
+            self.curvature = self.space.curvature(x, self.problem.coarse_levels[0])
 
     def explore(self, starts: Sequence[Array]) -> None:
         """Start at the best mode of the smallest sample."""
@@ -161,17 +175,19 @@ class CoarseToFineSearch:
 
         def descend(x: Array, max_iterations: int) -> Optimum:
             # Each run has a buffer of its own, so that runs may go side by side.
-            objective = self._function(MarginalLikelihood(first))
-            return lbfgs(objective, x, space.lower, space.upper, max_iterations, scale=first.n_rows / COARSE_SIZE)
+            objective, scale = self._function(MarginalLikelihood(first)), first.n_rows / COARSE_SIZE
+            return lbfgs(objective, x, space.lower, space.upper, max_iterations, scale, EXPLORE_TOLERANCE)
 
         short = sorted(in_parallel(partial(descend, max_iterations=15), starts, self.n_jobs), key=lambda t: t.value)
-        long = in_parallel(partial(descend, max_iterations=200), [optimum.x for optimum in short[:2]], self.n_jobs)
-        alike = np.abs(long[0].x - long[-1].x).max(initial=0.0) < 0.1
-        # Of two different modes, more data say which is better.
-        levels = self.problem.intermediate_levels
-        judge = levels[0] if levels else self.problem.objective
-        all_data = self._function(judge.refine(space.unpack(long[0].x)))
-        self.start(min(long, key=lambda t: t.value if alike else all_data(t.x)[0]).x)
+        modes = [short[0].x, *(t.x for t in short[1:2] if not _alike(t.x, short[0].x))]
+        long = in_parallel(partial(descend, max_iterations=200), modes, self.n_jobs)
+        best = min(long, key=lambda t: t.value)
+        if not _alike(long[0].x, long[-1].x):  # of two different modes, more data say which is better
+            levels = self.problem.intermediate_levels
+            judge = levels[0] if levels else self.problem.objective
+            all_data = self._function(judge.refine(space.unpack(long[0].x)))
+            best = min(long, key=lambda t: all_data(t.x)[0])
+        self.start(best.x)
 
     def finish(self, levels: Sequence[Objective]) -> None:
         """Go on with more and more data; each level begins with the curvature that the one before it learnt."""
@@ -179,17 +195,17 @@ class CoarseToFineSearch:
             self._run_level(objective)
 
     def _run_level(self, objective: Objective) -> None:
-        assert self.best is not None and self._curvature is not None
+        assert self.best is not None
         space, (x, _), n_rows = self.space, self.best, objective.n_rows
         self.on_all_data = objective is self.problem.objective
         if self.on_all_data and self.problem.merged is not None:
             # Visits beyond the first tell less and less: no sample knows this curvature, but it is cheap to compute.
-            self._curvature, self._rows = space.curvature(x, self.problem.merged), n_rows
-        curvature = self._curvature * (n_rows / self._rows)
+            self.curvature, self.n_rows = space.curvature(x, self.problem.merged), n_rows
+        curvature = self.curvature * (n_rows / self.n_rows)
         # In nats. On the way a rough optimum is enough, and where evaluations are expensive at the end, too.
         is_expensive = len(self.problem.intermediate_levels) > 0 and n_rows > 10_000
         fine = self.on_all_data and not is_expensive
-        tolerance = FINE_TOLERANCE if fine else max(ROUGH_TOLERANCE, ROUGH_SHARE * n_rows)
+        tolerance = self.problem.tolerance if fine else max(ROUGH_TOLERANCE, ROUGH_SHARE * n_rows)
         self.n_evaluations = 0
         self.best, self.refined = (x, np.inf), objective.refine(space.unpack(x), self.refined)
         for _ in range(MAX_REFINEMENTS):
@@ -203,7 +219,7 @@ class CoarseToFineSearch:
             if not self._recorded(another)(x)[0] < found.value - tolerance:
                 break
             self.refined = another
-        self._curvature, self._rows = curvature, n_rows
+        self.curvature, self.n_rows = curvature, n_rows
 
     def _recorded(self, objective: Objective) -> Function:
         """Record the best point on the way, so that an interrupt can return it."""
@@ -221,3 +237,8 @@ class CoarseToFineSearch:
 
     def _function(self, objective: Objective) -> Function:
         return self.space.function(self.problem.penalized(objective), self.report)
+
+
+def _alike(x: Array, y: Array) -> bool:
+    """Whether two points are in the same mode."""
+    return bool(np.abs(x - y).max(initial=0.0) < 0.1)
