@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 import numpy as np
 
@@ -54,13 +55,12 @@ class Coordinates:
 
     def inside(self, x: Array, guess: Array) -> Array:
         """`x` with `guess` in place of logarithms near their lower bound: there an objective is flat for ever."""
-        at_bottom = np.isnan(self.linear_below) & (x < self.lower + FLAT)
+        at_bottom = self._plain & (x < self.lower + FLAT)
         return np.where(at_bottom, guess, x)
 
     def unpack(self, x: Array) -> Model:
         """The model at `x`."""
-        theta = self.template.theta
-        plain = np.isnan(self.linear_below)
+        theta, plain = self._theta.copy(), self._plain
         theta[self.free] = np.where(plain, x * self.unit, self.linear_below + np.log(np.sinh(np.where(plain, 1.0, x))))
         return self.template.with_theta(theta)
 
@@ -83,11 +83,20 @@ class Coordinates:
         slope = self._slope(x)
         return information * np.multiply.outer(slope, slope) + 0.1 * np.eye(len(x))
 
+    @cached_property
+    def _theta(self) -> Array:
+        return self.template.theta
+
+    @cached_property
+    def _plain(self) -> BoolArray:
+        """Which coordinates are no relevances."""
+        return np.isnan(self.linear_below)
+
     def _x(self, theta: Array) -> Array:
-        plain = np.isnan(self.linear_below)
+        plain = self._plain
         return np.where(plain, theta / self.unit, np.arcsinh(np.exp(np.where(plain, 0.0, theta - self.linear_below))))
 
     def _slope(self, x: Array) -> Array:
         """∂θ/∂x."""
-        plain = np.isnan(self.linear_below)
+        plain = self._plain
         return np.where(plain, self.unit, 1.0 / np.tanh(np.where(plain, 1.0, x)))

@@ -83,12 +83,9 @@ class MarginalLikelihood(ExactObjective):
 
     def __call__(self, model: Model) -> tuple[float, Array]:
         """Value and gradient."""
-        values, gradients = 0.0, np.zeros(len(model.theta))
-        for part in self.parts:
-            value, gradient = exact.evidence_and_gradient(model, part, self._scratch(part))
-            values -= value.log_likelihood
-            gradients += gradient
-        return values / len(self.parts), gradients / len(self.parts)
+        found = [exact.evidence_and_gradient(model, part, self._scratch(part)) for part in self.parts]
+        values, gradients = zip(*found, strict=True)
+        return -sum(v.log_likelihood for v in values) / len(found), np.asarray(sum(gradients)) / len(found)
 
     def evidence(self, model: Model) -> Evidence:
         """Evidence with its complexity and fit, averaged over the parts."""

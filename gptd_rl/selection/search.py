@@ -115,7 +115,8 @@ def search(
     """Minimise the objective of `problem`: explore from every guess on the smallest sample, then go through the levels.
 
     `start` is the result of a search of a similar objective, if there is one: then this search goes on from there, on
-    all of the data at once, with the curvature that the other learnt. Interrupted (Ctrl-C), it returns the best model so far.
+    all of the data at once, with the curvature that the other learnt.
+    Interrupted (Ctrl-C), it returns the best model so far.
     """
     began = time.perf_counter()
     space = Coordinates.of(guesses[0], problem.scale, noise_floor)
