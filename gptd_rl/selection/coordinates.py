@@ -15,8 +15,8 @@ from gptd_rl.selection.optimise import Function
 from gptd_rl.temporal.targets import Targets
 from gptd_rl.types import Array, BoolArray
 
-# A logarithm that is no more than this above its lower bound is at the bottom of its range.
-FLAT = 3.0
+# Logarithm of the ratio by which an amplitude is far below another.
+NOTHING = 3.0
 
 
 @dataclass(frozen=True, eq=False)
@@ -53,10 +53,11 @@ class Coordinates:
         """Coordinates of `model`."""
         return np.clip(self._x(model.theta[self.free]), self.lower, self.upper)
 
-    def inside(self, x: Array, guess: Array) -> Array:
-        """`x` with `guess` in place of logarithms near their lower bound: there an objective is flat for ever."""
-        at_bottom = self._plain & (x < self.lower + FLAT)
-        return np.where(at_bottom, guess, x)
+    def lift(self, model: Model, guess: Model) -> Model:
+        """`model` with amplitudes that are far below those of `guess` raised to them: at nothing, all slopes vanish."""
+        theta, other = model.theta, guess.theta
+        is_amplitude = np.arange(len(theta)) < model.noise_index
+        return model.with_theta(np.where(self.free & is_amplitude & (theta < other - NOTHING), other, theta))
 
     def unpack(self, x: Array) -> Model:
         """The model at `x`."""

@@ -8,7 +8,6 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import partial
 
 import numpy as np
 
@@ -30,7 +29,8 @@ COARSE_SIZE = 300
 # Improvement, in nats, below which a search stops: on all data, and on samples of them or where there are very many.
 FINE_TOLERANCE = 1e-3
 ROUGH_TOLERANCE = 0.03
-EXPLORE_TOLERANCE = 0.01  # of one step
+EXPLORE_TOLERANCE = 0.01
+EXPLORE_STEPS = 15
 ROUGH_SHARE = 1e-6  # of the number of rewards
 
 # An approximation is chosen anew if the search went further than this from where it was chosen, a few times at most.
@@ -174,21 +174,24 @@ class CoarseToFineSearch:
         """Start at the best mode of the smallest sample."""
         space, first = self.space, self.problem.coarse_levels[0]
 
-        def descend(x: Array, max_iterations: int) -> Optimum:
-            # Each run has a buffer of its own, so that runs may go side by side.
+        # Each run has a buffer of its own, so that runs may go side by side.
+        def descend(x: Array) -> Optimum:
             objective, scale = self._function(MarginalLikelihood(first)), first.n_rows / COARSE_SIZE
-            return lbfgs(objective, x, space.lower, space.upper, max_iterations, scale, EXPLORE_TOLERANCE)
+            return lbfgs(objective, x, space.lower, space.upper, EXPLORE_STEPS, scale, EXPLORE_TOLERANCE)
 
-        short = sorted(in_parallel(partial(descend, max_iterations=15), starts, self.n_jobs), key=lambda t: t.value)
-        modes = [short[0].x, *(t.x for t in short[1:2] if not _alike(t.x, short[0].x))]
-        long = in_parallel(partial(descend, max_iterations=200), modes, self.n_jobs)
-        best = min(long, key=lambda t: t.value)
-        if not _alike(long[0].x, long[-1].x):  # of two different modes, more data say which is better
+        def converge(x: Array) -> Optimum:
+            objective, curvature = self._function(MarginalLikelihood(first)), space.curvature(x, first)
+            return quasi_newton(objective, x, space.lower, space.upper, curvature, EXPLORE_TOLERANCE)
+
+        ends = [t.x for t in sorted(in_parallel(descend, starts, self.n_jobs), key=lambda t: t.value)]
+        modes = in_parallel(converge, [ends[0], *(x for x in ends[1:2] if not _alike(x, ends[0]))], self.n_jobs)
+        best = min(modes, key=lambda t: t.value)
+        if not _alike(modes[0].x, modes[-1].x):  # of two different modes, more data say which is better
             levels = self.problem.intermediate_levels
             judge = levels[0] if levels else self.problem.objective
-            all_data = self._function(judge.refine(space.unpack(long[0].x)))
-            best = min(long, key=lambda t: all_data(t.x)[0])
-        self.start(best.x)
+            all_data = self._function(judge.refine(space.unpack(modes[0].x)))
+            best = min(modes, key=lambda t: all_data(t.x)[0])
+        self.best, self.curvature = (best.x, np.inf), best.curvature
 
     def finish(self, levels: Sequence[Objective]) -> None:
         """Go on with more and more data; each level begins with the curvature that the one before it learnt."""

@@ -152,14 +152,15 @@ class Trials:
         return ThinningResult(every, share, error, model.kernel.relevances, found, squared)
 
     def _search(self, every: int, larger: SearchResult | None) -> SearchResult:
-        problem = self.problem(every)
+        problem, options = self.problem(every), replace(self.options, n_restarts=0)
         if larger is None:
-            return self.options.search(problem, first_guesses(self.kernel, self.scale, self.options))
-        model = self._away_from_bounds(larger.model)
+            return options.search(problem, first_guesses(self.kernel, self.scale, options))
+        short = first_guesses(self.kernel, self.scale, replace(options, layouts=(SHORT,), warm=None))
+        model = Coordinates.of(short[0], self.scale, options.noise_floor).lift(larger.model, short[0])
         if every > 1 or len(self.scale.input_std) == 1:
-            return replace(self.options, start=replace(larger, model=model)).search(problem, [model])
+            return replace(options, start=replace(larger, model=model)).search(problem, short)
         # All returns together may well be explained by another input, one that tells the episodes apart.
-        return self.options.search(problem, [*self._short_guesses, model])
+        return options.search(problem, [*short, model])
 
     def problem(self, every: int) -> SelectionProblem:
         """The evidence of the part with thinning `every`, from fewer states and offsets than a final search sees."""
@@ -169,17 +170,6 @@ class Trials:
         prior = Prior(self.scale) if every > 1 else None
         problem = SelectionProblem.of_parts(parts, self.targets.noise, prior, self.scale)
         return replace(problem, tolerance=ROUGH_TOLERANCE)
-
-    @property
-    def _short_guesses(self) -> list[Model]:
-        options = replace(self.options, layouts=(SHORT,), n_restarts=0, warm=None)
-        return first_guesses(self.kernel, self.scale, options)
-
-    def _away_from_bounds(self, model: Model) -> Model:
-        """A model to start from: what another thinning found to be nothing may not be nothing here."""
-        guess = self._short_guesses[0]
-        space = Coordinates.of(guess, self.scale, self.options.noise_floor)
-        return space.unpack(space.inside(space.pack(model), space.pack(guess)))
 
 
 def _as_good(result: ThinningResult, best: ThinningResult) -> bool:

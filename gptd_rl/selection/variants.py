@@ -81,9 +81,7 @@ class SearchOptions:
         """Where to start a variant: three guesses laid out by hand, the others at random."""
         rng = np.random.default_rng(self.seed)
         layouts = list(self.layouts)
-        layouts += [
-            (10.0 ** rng.uniform(-1.5, 1.5), 10.0 ** rng.uniform(-4.0, -0.3)) for _ in range(self.n_restarts)
-        ]
+        layouts += [(10.0 ** rng.uniform(-1.5, 1.5), 10.0 ** rng.uniform(-4.0, -0.3)) for _ in range(self.n_restarts)]
         variance, level = scale.return_variance, scale.return_variance + scale.mean_return**2
         kernel = self.over_actions(kernel)
         models = [
