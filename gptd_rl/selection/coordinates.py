@@ -18,6 +18,9 @@ from gptd_rl.types import Array, BoolArray
 # Logarithm of the ratio by which an amplitude is far below another.
 NOTHING = 3.0
 
+# An input does not matter if its relevance is less than this share of the one below which its effect is linear.
+IRRELEVANT = 0.1
+
 
 @dataclass(frozen=True, eq=False)
 class Coordinates:
@@ -58,6 +61,25 @@ class Coordinates:
         theta, other = model.theta, guess.theta
         is_amplitude = np.arange(len(theta)) < model.noise_index
         return model.with_theta(np.where(self.free & is_amplitude & (theta < other - NOTHING), other, theta))
+
+    def prune(self, guess: Array, mode: Array) -> Array:
+        """`guess` without the inputs that do not matter in `mode`, the others sharing what it gave to all of them."""
+        relevances, irrelevant = ~self._plain, self._irrelevant(mode)
+        n_kept = max(1, relevances.sum() - irrelevant.sum())
+        theta = self.unpack(guess).theta
+        theta[self.free] += np.where(relevances, np.log(relevances.sum() / n_kept), 0.0)
+        return np.where(irrelevant, self.lower, self.pack(self.template.with_theta(theta)))
+
+    def n_irrelevant(self, x: Array) -> int:
+        """Number of inputs that do not matter at `x`."""
+        return int(self._irrelevant(x).sum())
+
+    def total_relevance(self, x: Array) -> float:
+        """Sum of the coordinates of all relevances."""
+        return float(x[~self._plain].sum())
+
+    def _irrelevant(self, x: Array) -> BoolArray:
+        return ~self._plain & (x < IRRELEVANT)
 
     def unpack(self, x: Array) -> Model:
         """The model at `x`."""

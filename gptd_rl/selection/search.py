@@ -28,9 +28,16 @@ COARSE_SIZE = 300
 
 # Improvement, in nats, below which a search stops: on all data, and on samples of them or where there are very many.
 FINE_TOLERANCE = 1e-3
+SMALL_DATA_TOLERANCE = 1e-7  # costs little, and leaves nothing of the way that rounding errors chose
 ROUGH_TOLERANCE = 0.03
 EXPLORE_TOLERANCE = 0.01
 EXPLORE_STEPS = 15
+
+# States from which the curvature at the start of a search is computed.
+CURVATURE_SIZE = 100
+
+# With so many irrelevant inputs, a search starts anew without them: together they spoil every first guess.
+MANY_IRRELEVANT = 1
 ROUGH_SHARE = 1e-6  # of the number of rewards
 
 # An approximation is chosen anew if the search went further than this from where it was chosen, a few times at most.
@@ -68,7 +75,8 @@ class SelectionProblem:
         # By rows, not by distinct states: many visits make a steep landscape in which far starts get lost.
         levels = targets[:1] if targets[0].n_rows <= 2 * COARSE_SIZE else coarse_levels(parts[0], noise)
         merged = targets[0] if len(targets) == 1 and targets[0].operator.n_targets <= 2 * COARSE_SIZE else None
-        return cls(MarginalLikelihood(*targets), levels, scale, prior, merged)
+        tolerance = SMALL_DATA_TOLERANCE if targets[0].n_rows <= 2 * COARSE_SIZE else FINE_TOLERANCE
+        return cls(MarginalLikelihood(*targets), levels, scale, prior, merged, tolerance=tolerance)
 
     def penalized(self, objective: Objective) -> Callable[[Model], tuple[float, Array]]:
         """`objective` plus minus the log prior, where there is a prior."""
@@ -86,7 +94,7 @@ class SelectionProblem:
 def coarse_levels(data: Trajectories, noise: Noise, largest: int | None = None) -> tuple[Targets, ...]:
     """Samples of about COARSE_SIZE states, then of twice as many each time, up to `largest` or half of the data."""
     sizes = [COARSE_SIZE]
-    while 4 * sizes[-1] <= len(data) and (largest is None or 2 * sizes[-1] <= largest):
+    while 3 * sizes[-1] <= len(data) and (largest is None or 2 * sizes[-1] <= largest):
         sizes.append(2 * sizes[-1])
     return tuple(build_targets(coarsen(data, size), noise) for size in sizes)
 
@@ -173,6 +181,7 @@ class CoarseToFineSearch:
     def explore(self, starts: Sequence[Array]) -> None:
         """Start at the best mode of the smallest sample."""
         space, first = self.space, self.problem.coarse_levels[0]
+        few = _sample(first)
 
         # Each run has a buffer of its own, so that runs may go side by side.
         def descend(x: Array) -> Optimum:
@@ -180,18 +189,23 @@ class CoarseToFineSearch:
             return lbfgs(objective, x, space.lower, space.upper, EXPLORE_STEPS, scale, EXPLORE_TOLERANCE)
 
         def converge(x: Array) -> Optimum:
-            objective, curvature = self._function(MarginalLikelihood(first)), space.curvature(x, first)
+            objective = self._function(MarginalLikelihood(first))
+            curvature = space.curvature(x, few) * (first.n_rows / few.n_rows)
             return quasi_newton(objective, x, space.lower, space.upper, curvature, EXPLORE_TOLERANCE)
 
-        ends = [t.x for t in sorted(in_parallel(descend, starts, self.n_jobs), key=lambda t: t.value)]
-        modes = in_parallel(converge, [ends[0], *(x for x in ends[1:2] if not _alike(x, ends[0]))], self.n_jobs)
-        best = min(modes, key=lambda t: t.value)
+        ends = sorted(in_parallel(descend, starts, self.n_jobs), key=lambda t: t.value)
+        if space.n_irrelevant(ends[0].x) >= MANY_IRRELEVANT:
+            again = converge(space.prune(max(starts, key=space.total_relevance), ends[0].x))
+            ends = sorted([*ends, again], key=lambda t: t.value)
+        best, *others = [t.x for t in ends]
+        modes = in_parallel(converge, [best, *(x for x in others[:1] if not _alike(x, best))], self.n_jobs)
+        found = min(modes, key=lambda t: t.value)
         if not _alike(modes[0].x, modes[-1].x):  # of two different modes, more data say which is better
             levels = self.problem.intermediate_levels
             judge = levels[0] if levels else self.problem.objective
             all_data = self._function(judge.refine(space.unpack(modes[0].x)))
-            best = min(modes, key=lambda t: all_data(t.x)[0])
-        self.best, self.curvature = (best.x, np.inf), best.curvature
+            found = min(modes, key=lambda t: all_data(t.x)[0])
+        self.best, self.curvature = (found.x, np.inf), found.curvature
 
     def finish(self, levels: Sequence[Objective]) -> None:
         """Go on with more and more data; each level begins with the curvature that the one before it learnt."""
@@ -241,6 +255,13 @@ class CoarseToFineSearch:
 
     def _function(self, objective: Objective) -> Function:
         return self.space.function(self.problem.penalized(objective), self.report)
+
+
+def _sample(targets: Targets) -> Targets:
+    """Some of the targets, enough for their curvature: it takes as many matrices as there are parameters."""
+    if targets.operator.n_targets <= 2 * CURVATURE_SIZE:
+        return targets
+    return build_targets(coarsen(targets.data, CURVATURE_SIZE), targets.noise)
 
 
 def _alike(x: Array, y: Array) -> bool:
