@@ -18,7 +18,7 @@ export MPLBACKEND := Agg
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test lint format browser bench-exact bench-sparse bench-selection bench-evaluate bench-policy-iteration bench-threads bench-imports clean distclean
+.PHONY: help demo test lint format browser bench-exact bench-sparse bench-selection bench-fits bench-evaluate bench-policy-iteration bench-threads bench-imports clean distclean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1|\2/p' Makefile | awk -F'|' '{ printf "%-24s %s\n", $$1, $$2 }'
@@ -50,6 +50,9 @@ bench-sparse: $(DEV) ## the sparse method beside other libraries (benchmarks/req
 
 bench-selection: $(DEV) ## objectives over tasks whose value function is known
 	$(PY) benchmarks/selection.py
+
+bench-fits: $(DEV) ## default fits beside scikit-learn's, irrelevant inputs, other units
+	OPENBLAS_NUM_THREADS=1 OMP_NUM_THREADS=1 $(PY) benchmarks/fits.py
 
 bench-evaluate: $(DEV) ## error and coverage of V for four trained agents, beside their critics
 	$(PY) benchmarks/evaluate.py

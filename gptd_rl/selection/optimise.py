@@ -18,6 +18,9 @@ from gptd_rl.types import Array
 
 Function = Callable[[Array], tuple[float, Array]]
 
+# A slope below this is rounding; its sign must not decide whether a parameter leaves its bound.
+NO_SLOPE = 1e-6
+
 
 @dataclass(frozen=True, eq=False)
 class Optimum:
@@ -47,7 +50,7 @@ def lbfgs(
 
     def scaled(x: Array) -> tuple[float, Array]:
         value, gradient = f(x)
-        return value / scale, gradient / scale
+        return value / scale, np.where(np.abs(gradient) < NO_SLOPE, 0.0, gradient / scale)
 
     def stop_if_flat(intermediate_result: Any) -> None:
         values.append(scale * float(intermediate_result.fun))

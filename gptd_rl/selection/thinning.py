@@ -122,7 +122,7 @@ def choose(
 
 @dataclass(frozen=True, eq=False)
 class Trials:
-    """Selecting θ with one thinning after the other, the largest first: optima of neighbours are close to each other."""
+    """Selecting θ with one thinning after the other, the largest first: neighbouring optima are close."""
 
     part: Trajectories
     targets: Targets
