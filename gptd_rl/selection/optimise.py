@@ -1,8 +1,10 @@
 """Minimising an objective of a few parameters whose evaluations are expensive.
 
-Two tools. `lbfgs`, SciPy's, explores from a start on a small sample of the data. `quasi_newton` goes on from there
+Two tools. `lbfgs`, SciPy's, explores from a start on a small sample of the data. `quasi_newton` converges, and goes on
 with ever more of it: it is given the curvature (the Fisher information of the sample, then what the last search
 learnt) and needs a handful of evaluations where L-BFGS, which has to find the curvature out, needs dozens.
+
+Neither looks at the size of the objective, only at its differences: the units of the rewards do not matter.
 """
 
 from __future__ import annotations

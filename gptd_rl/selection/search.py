@@ -30,15 +30,14 @@ COARSE_SIZE = 300
 FINE_TOLERANCE = 1e-3
 SMALL_DATA_TOLERANCE = 1e-7  # costs little, and leaves nothing of the way that rounding errors chose
 ROUGH_TOLERANCE = 0.03
+ROUGH_SHARE = 1e-6  # of the number of rewards
+
+# Exploration: improvement, in nats, of a step that is too small, and steps from each guess.
 EXPLORE_TOLERANCE = 0.01
 EXPLORE_STEPS = 15
 
 # States from which the curvature at the start of a search is computed.
 CURVATURE_SIZE = 100
-
-# With so many irrelevant inputs, a search starts anew without them: together they spoil every first guess.
-MANY_IRRELEVANT = 1
-ROUGH_SHARE = 1e-6  # of the number of rewards
 
 # An approximation is chosen anew if the search went further than this from where it was chosen, a few times at most.
 REFINE_DISTANCE = 0.5
@@ -194,7 +193,7 @@ class CoarseToFineSearch:
             return quasi_newton(objective, x, space.lower, space.upper, curvature, EXPLORE_TOLERANCE)
 
         ends = sorted(in_parallel(descend, starts, self.n_jobs), key=lambda t: t.value)
-        if space.n_irrelevant(ends[0].x) >= MANY_IRRELEVANT:
+        if space.n_irrelevant(ends[0].x) > 0:  # inputs that do not matter spoil every guess of those that do
             again = converge(space.prune(max(starts, key=space.total_relevance), ends[0].x))
             ends = sorted([*ends, again], key=lambda t: t.value)
         best, *others = [t.x for t in ends]

@@ -4,6 +4,9 @@ The evidence of *all* returns is right when the system is deterministic. When it
 their noise, and the evidence rewards a kernel for recognising the episode. Whether that happened shows when whole
 episodes are predicted from the others. So: a system without noise is not thinned; for any other, select θ for each τ of
 a short list, predict every episode from the rest, and keep the largest τ that does it as well as the best.
+
+The largest τ comes first: its thinned parts are small, so exploring is cheap. Every smaller one goes on from there, on
+a sample of the data and from few offsets; the final search of the τ that won sees them all.
 """
 
 from __future__ import annotations
