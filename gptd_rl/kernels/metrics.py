@@ -22,7 +22,7 @@ from gptd_rl.types import Array, IntArray
 LINEAR_BELOW = 1e-2
 
 # Relevances to consider, in units of 1/variance of an input.
-SMALLEST, LARGEST = 1e-12, 1e4
+SMALLEST, LARGEST = 1e-8, 1e4
 
 
 class _Spectrum:
