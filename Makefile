@@ -18,7 +18,7 @@ export MPLBACKEND := Agg
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test lint format browser bench-exact bench-sparse bench-selection bench-off-policy bench-evaluate bench-policy-iteration bench-threads bench-imports bench-markov clean distclean
+.PHONY: help demo test lint format browser bench-exact bench-sparse bench-selection bench-fits bench-off-policy bench-evaluate bench-policy-iteration bench-threads bench-imports bench-markov clean distclean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1|\2/p' Makefile | awk -F'|' '{ printf "%-24s %s\n", $$1, $$2 }'
@@ -53,6 +53,9 @@ bench-selection: $(DEV) ## V beside LSTD, scikit-learn and others, over tasks wh
 
 bench-off-policy: $(DEV) ## Q of another policy beside LSTDQ, FQE and others, over systems whose Q is known
 	$(PY) benchmarks/off_policy.py --processes $(JOBS)
+
+bench-fits: $(DEV) ## default fits beside scikit-learn's, irrelevant inputs, other units
+	OPENBLAS_NUM_THREADS=1 OMP_NUM_THREADS=1 $(PY) benchmarks/fits.py
 
 bench-evaluate: $(DEV) ## error and coverage of V for four trained agents, beside their critics
 	$(PY) benchmarks/evaluate.py

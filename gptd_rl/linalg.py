@@ -86,6 +86,15 @@ def add_outer_in_place(S: Array, scale: float, vector: Array) -> Array:
     return S
 
 
+def reflect_in_place(S: Array, U: Array) -> Array:
+    """(I − 2UUᵀ)S(I − 2UUᵀ) on the lower triangle, in place, for orthonormal columns of U."""
+    SU = blas.dsymm(2.0, S.T, U, lower=0)
+    # S − UBᵀ − BUᵀ with B = 2SU − 2U(UᵀSU)
+    B = SU - U @ (U.T @ SU)
+    blas.dsyr2k(-1.0, U, B, beta=1.0, c=S.T, lower=0, overwrite_c=1)
+    return S
+
+
 def symmetrise_in_place(S: Array) -> Array:
     """Copy the lower triangle of S above its diagonal."""
     for i in range(0, len(S), TILE):

@@ -119,3 +119,13 @@ def test_beyond_the_largest_jitter():
         np.linalg.LinAlgError, match=r"3×3 covariance is not positive definite, even with 1e-06 .*raise the noise"
     ):
         linalg.cholesky(S.copy)
+
+
+def test_reflect_in_place_reads_and_writes_the_lower_triangle():
+    rng = np.random.default_rng(0)
+    U = np.asfortranarray(np.linalg.qr(rng.normal(size=(7, 2)))[0])
+    B = rng.normal(size=(7, 7))
+    S, P = B @ B.T, np.eye(7) - 2.0 * U @ U.T
+    lower = np.where(np.tri(7, dtype=bool), S, np.nan)
+    np.testing.assert_allclose(np.tril(linalg.reflect_in_place(lower, U)), np.tril(P @ S @ P), atol=1e-12)
+    assert np.isnan(lower[np.triu_indices(7, 1)]).all()

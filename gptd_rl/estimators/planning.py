@@ -1,7 +1,7 @@
 """How to learn from given data: from returns, thinned or not, or by bootstrapping.
 
-1. A system without noise is left to the paper: all returns, τ = 1.
-2. In a stochastic system values bootstrap, by instruments, if the states seem to be Markov (`markov_test`): TD errors
+1. A system without noise is left to the paper: all returns, τ = 1; one with little noise to thinned returns.
+2. In a system with much noise values bootstrap, by instruments, if the states seem to be Markov (`markov_test`): TD errors
    are then uncorrelated with the present, and bootstrapping needs far fewer data than returns do.
 3. If what happened before the present state predicts TD errors, bootstrapping would be biased: whole returns, with a
    kernel selected on thinned ones. Instruments are traces then (`traces`), whose errors are honest in this case, too.
@@ -21,6 +21,7 @@ from gptd_rl.exceptions import RelevanceWarning
 from gptd_rl.kernels import ActionDelta, Kernel
 from gptd_rl.selection import thinning
 from gptd_rl.selection.scales import measure_scale
+from gptd_rl.selection.search import SearchResult
 from gptd_rl.selection.thinning import ThinningResult
 from gptd_rl.selection.variants import SearchOptions
 
@@ -41,7 +42,7 @@ class Plan:
 
     trace_decay: float | None  # λ of the instruments; None for returns as in the paper
     thinning: int = 1
-    start: Any = None  # what the choice of the thinning found, near the optimum
+    start: SearchResult | None = None  # what the choice of the thinning found, near the optimum
     trials: list[ThinningResult] = field(default_factory=list)
     markov_test: MarkovTest | None = None
     amplification: float = 1.0  # of the prior variance that was selected
@@ -71,8 +72,8 @@ def make_plan(v: Any, data: Trajectories, kernel: str | Kernel, options: SearchO
         return Plan(0.0, trials=trials, markov_test=rule.test)
     _warn_of_other_relevances(data, options, trials[0], chosen)
     # If states are not Markov, returns bootstrap only where segments were cut off.
-    trace_decay = 1.0 if rule.is_open else None
-    return Plan(trace_decay, chosen.thinning, chosen.model, trials, rule.test)
+    trace_decay = None if rule.test is None else 1.0
+    return Plan(trace_decay, chosen.thinning, chosen.found, trials, rule.test)
 
 
 @dataclass(eq=False)

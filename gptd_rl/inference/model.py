@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 
@@ -36,7 +37,7 @@ class Model:
     @property
     def theta(self) -> Array:
         """[amplitudes, log σ², other parameters of the kernel]; for the paper's kernels v₀, b, σ², metric."""
-        return np.insert(self.kernel.theta, self.noise_index, np.log(self.noise_variance))
+        return self._insert(self.kernel.theta, np.log(self.noise_variance))
 
     @property
     def parameter_names(self) -> tuple[str, ...]:
@@ -47,17 +48,18 @@ class Model:
     @property
     def is_log(self) -> BoolArray:
         """Which entries of `theta` are logarithms."""
-        return np.insert(self.kernel.is_log, self.noise_index, True)
+        return self._insert(self.kernel.is_log, True)
 
     @property
     def is_free(self) -> BoolArray:
         """Which entries of `theta` selection may move."""
-        return np.insert(self.kernel.is_free, self.noise_index, not self.noise_is_fixed)
+        return self._insert(self.kernel.is_free, not self.noise_is_fixed)
 
     def with_theta(self, theta: Array) -> Model:
         """Return the same model with other parameters."""
-        kernel = self.kernel.with_theta(np.delete(theta, self.noise_index))
-        return replace(self, kernel=kernel, noise_variance=float(np.exp(theta[self.noise_index])))
+        i = self.noise_index
+        kernel = self.kernel.with_theta(np.concatenate([theta[:i], theta[i + 1 :]]))
+        return replace(self, kernel=kernel, noise_variance=float(np.exp(theta[i])))
 
     def with_noise(self, noise_variance: float) -> Model:
         """Return the same model with another noise variance."""
@@ -70,4 +72,9 @@ class Model:
 
     def pack_gradient(self, kernel_gradient: Array, noise_gradient: float) -> Array:
         """Put the parts of ∂L/∂θ into the order of θ."""
-        return np.insert(kernel_gradient, self.noise_index, noise_gradient)
+        return self._insert(kernel_gradient, noise_gradient)
+
+    def _insert(self, of_kernel: Any, of_noise: float) -> Any:
+        """An array over θ from the kernel's part of it and the noise's."""
+        i = self.noise_index
+        return np.concatenate([of_kernel[:i], [of_noise], of_kernel[i:]], dtype=of_kernel.dtype)

@@ -20,8 +20,10 @@ from gptd_rl.kernels.scale import DataScale, Guess, ParameterSpace
 from gptd_rl.linalg import mirrored
 from gptd_rl.types import Array, BoolArray, IntArray
 
-# Rows and columns of a tile: small enough for a tile and its factor to stay in a core's cache.
+# Rows and columns of a tile: small enough for a tile and its factor to stay in a core's cache. Up to SMALL rows a
+# matrix is one tile: more would cost more time around them than they save.
 TILE = 128
+SMALL = 192
 
 # Rows of a block of which only the diagonal is used.
 DIAGONAL_BLOCK = 32
@@ -306,7 +308,8 @@ def safe_log(values: Array) -> Array:
 
 def lower_tiles(n: int) -> Iterator[tuple[slice, slice]]:
     """Tiles that cover the lower triangle of an n×n matrix."""
-    cuts = [slice(i, min(i + TILE, n)) for i in range(0, n, TILE)]
+    size = n if 0 < n <= SMALL else TILE
+    cuts = [slice(i, min(i + size, n)) for i in range(0, n, size)]
     return ((cuts[i], cuts[j]) for i in range(len(cuts)) for j in range(i + 1))
 
 

@@ -128,7 +128,9 @@ class Composition(Kernel):
     def with_theta(self, theta: Array) -> Self:
         """The same composition with other parameters."""
         parts = (part.with_theta(theta[place]) for part, place in zip(self.parts, self.places, strict=True))
-        return replace(self, parts=tuple(parts))
+        moved = replace(self, parts=tuple(parts))
+        moved.__dict__["places"] = self.places  # a cached property that θ does not change
+        return moved
 
     def fix(self, *names: str) -> Self:
         """The same composition with these parameters held by model selection."""

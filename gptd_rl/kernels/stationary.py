@@ -143,7 +143,8 @@ class Stationary(Kernel):
 
     def pairs(self, states: Array, others: Array) -> Pairs:
         """Prepare two sets of states, of which the first `n_dims` columns are read."""
-        return _StationaryPairs(self, states[:, : self.n_dims], others[:, : self.n_dims])
+        read = others[:, : self.n_dims]
+        return _StationaryPairs(self, read if states is others else states[:, : self.n_dims], read)
 
     def diagonal(self, states: Array) -> Array:
         """v₀ for each state, of shape (n_states,)."""
@@ -176,12 +177,14 @@ class _StationaryPairs:
 
     def __init__(self, kernel: Stationary, states: Array, others: Array) -> None:
         centre = others.mean(axis=0) if len(others) else 0.0  # small numbers, small rounding errors
-        self.kernel, self.states, self.others = kernel, states - centre, others - centre
-        w, w2 = kernel.metric.whiten(self.states), kernel.metric.whiten(self.others)
-        h, h2 = -0.5 * (w * w).sum(axis=1), -0.5 * (w2 * w2).sum(axis=1)
-        self.left = np.column_stack([w, h, np.ones(len(w))])  # [n, W+2]
-        self.right = np.column_stack([w2, np.ones(len(w2)), h2])  # [n', W+2]
-        self.others_and_one = np.column_stack([self.others, np.ones(len(self.others))])  # [n', D+1]
+        self.kernel, self.others = kernel, others - centre
+        self.states = self.others if states is others else states - centre
+        w2 = kernel.metric.whiten(self.others)
+        w = w2 if states is others else kernel.metric.whiten(self.states)
+        h, h2 = (-0.5 * np.einsum("ij,ij->i", z, z) for z in (w, w2))
+        self.left = _columns(w, h, 1.0)  # [n, W+2]
+        self.right = _columns(w2, 1.0, h2)  # [n', W+2]
+        self.others_and_one = _columns(self.others, 1.0)  # [n', D+1]
         self.apart: tuple[Array, Array] | None = None
         # Where both sets have states so far out that ½|w|² swallows d², distances are sums of squared differences.
         if np.finfo(np.float64).eps * min(-h.min(initial=0.0), -h2.min(initial=0.0)) > CANCELLATION:
@@ -225,6 +228,16 @@ class _StationaryPairs:
 
     def gradient(self) -> Array:
         return np.concatenate([[self.by_amplitude], self.kernel.metric.pull_back(self.by_omega)])
+
+
+def _columns(matrix: Array, *columns: Array | float) -> Array:
+    """A matrix with further columns."""
+    n, width = matrix.shape
+    out = np.empty((n, width + len(columns)))
+    out[:, :width] = matrix
+    for i, column in enumerate(columns, width):
+        out[:, i] = column
+    return out
 
 
 @register

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 import numpy as np
 
@@ -13,6 +14,12 @@ from gptd_rl.kernels import DataScale
 from gptd_rl.selection.optimise import Function
 from gptd_rl.temporal.targets import LinearTargets
 from gptd_rl.types import Array, BoolArray
+
+# Logarithm of the ratio by which an amplitude is far below another.
+NOTHING = 3.0
+
+# An input does not matter if its relevance is less than this share of the one below which its effect is linear.
+IRRELEVANT = 0.1
 
 
 @dataclass(frozen=True, eq=False)
@@ -49,10 +56,34 @@ class Coordinates:
         """Coordinates of `model`."""
         return np.clip(self._x(model.theta[self.free]), self.lower, self.upper)
 
+    def lift(self, model: Model, guess: Model) -> Model:
+        """`model` with amplitudes that are far below those of `guess` raised to them: at nothing, all slopes vanish."""
+        theta, other = model.theta, guess.theta
+        is_amplitude = np.arange(len(theta)) < model.noise_index
+        return model.with_theta(np.where(self.free & is_amplitude & (theta < other - NOTHING), other, theta))
+
+    def prune(self, guess: Array, mode: Array) -> Array:
+        """`guess` without the inputs that do not matter in `mode`, the others sharing what it gave to all of them."""
+        relevances, irrelevant = ~self._plain, self._irrelevant(mode)
+        n_kept = max(1, relevances.sum() - irrelevant.sum())
+        theta = self.unpack(guess).theta
+        theta[self.free] += np.where(relevances, np.log(relevances.sum() / n_kept), 0.0)
+        return np.where(irrelevant, self.lower, self.pack(self.template.with_theta(theta)))
+
+    def n_irrelevant(self, x: Array) -> int:
+        """Number of inputs that do not matter at `x`."""
+        return int(self._irrelevant(x).sum())
+
+    def total_relevance(self, x: Array) -> float:
+        """Sum of the coordinates of all relevances."""
+        return float(x[~self._plain].sum())
+
+    def _irrelevant(self, x: Array) -> BoolArray:
+        return ~self._plain & (x < IRRELEVANT)
+
     def unpack(self, x: Array) -> Model:
         """The model at `x`."""
-        theta = self.template.theta
-        plain = np.isnan(self.linear_below)
+        theta, plain = self._theta.copy(), self._plain
         theta[self.free] = np.where(plain, x * self.unit, self.linear_below + np.log(np.sinh(np.where(plain, 1.0, x))))
         return self.template.with_theta(theta)
 
@@ -75,11 +106,20 @@ class Coordinates:
         slope = self._slope(x)
         return information * np.multiply.outer(slope, slope) + 0.1 * np.eye(len(x))
 
+    @cached_property
+    def _theta(self) -> Array:
+        return self.template.theta
+
+    @cached_property
+    def _plain(self) -> BoolArray:
+        """Which coordinates are no relevances."""
+        return np.isnan(self.linear_below)
+
     def _x(self, theta: Array) -> Array:
-        plain = np.isnan(self.linear_below)
+        plain = self._plain
         return np.where(plain, theta / self.unit, np.arcsinh(np.exp(np.where(plain, 0.0, theta - self.linear_below))))
 
     def _slope(self, x: Array) -> Array:
         """∂θ/∂x."""
-        plain = np.isnan(self.linear_below)
+        plain = self._plain
         return np.where(plain, self.unit, 1.0 / np.tanh(np.where(plain, 1.0, x)))

@@ -50,6 +50,8 @@ EXPLORING_STEPS, STEPS = 15, 60
 NOISE_SHARE, NOISE_SPREAD = 0.3, 2.0
 KNOWN_NOISE_SPREAD = 0.3
 
+NO_CURVATURE = np.empty((0, 0))
+
 # A value function so rough that inducing points chosen for it are spread out.
 ROUGH = Guess(relevance=5.0, signal_variance=1.0, level_variance=1.0)
 
@@ -170,7 +172,7 @@ class MomentProblem:
         guesses: Sequence[Model],
         noise_floor: float,
         report: Callable[[float], None] | None = None,
-        start: Model | None = None,
+        start: SearchResult | None = None,
         n_jobs: int | None = None,
     ) -> SearchResult:
         """Minimise the objective twice, the second time with the noise that the TD errors of the first result have.
@@ -189,8 +191,8 @@ class MomentProblem:
             n_evaluations += found.n_evaluations
         except KeyboardInterrupt:
             found, interrupted = first, True
-        seconds = time.perf_counter() - began
-        return SearchResult(found.model, found.value, n_evaluations, seconds, interrupted)
+        seconds, n_rows = time.perf_counter() - began, self.objective.n_rows
+        return SearchResult(found.model, found.value, n_evaluations, seconds, NO_CURVATURE, n_rows, interrupted)
 
     def _prior(self) -> MomentPrior:
         """Before any value is known: a discounted sum of TD errors is a share of what makes returns differ."""

@@ -83,12 +83,9 @@ class MarginalLikelihood(ExactObjective):
 
     def __call__(self, model: Model) -> tuple[float, Array]:
         """Value and gradient."""
-        values, gradients = 0.0, np.zeros(len(model.theta))
-        for part in self.parts:
-            value, gradient = exact.evidence_and_gradient(model, part, self._scratch(part))
-            values -= value.log_likelihood
-            gradients += gradient
-        return values / len(self.parts), gradients / len(self.parts)
+        found = [exact.evidence_and_gradient(model, part, self._scratch(part)) for part in self.parts]
+        values, gradients = zip(*found, strict=True)
+        return -sum(v.log_likelihood for v in values) / len(found), np.asarray(sum(gradients)) / len(found)
 
     def evidence(self, model: Model) -> Evidence:
         """Evidence with its complexity and fit, averaged over the parts."""
@@ -123,12 +120,14 @@ class Prior:
         return value, model.pack_gradient(gradient / self.ROUGHNESS, deviation / self.NOISE_SPREAD)
 
 
-def thinned_parts(data: Trajectories, every: int) -> list[Trajectories]:
+def thinned_parts(
+    data: Trajectories, every: int, min_offsets: int = MIN_OFFSETS, min_states: int = MIN_STATES
+) -> list[Trajectories]:
     """`data` thinned from a handful of evenly spaced offsets."""
     if every == 1:
         return [data]
     parts = [data.thin(every)]
-    for offset in offsets(len(data), int(data.lengths.max()), every)[1:]:
+    for offset in offsets(len(data), int(data.lengths.max()), every, min_offsets, min_states)[1:]:
         try:
             parts.append(data.thin(every, offset))
         except ValueError:  # no segment is that long
@@ -136,9 +135,11 @@ def thinned_parts(data: Trajectories, every: int) -> list[Trajectories]:
     return parts
 
 
-def offsets(n_states: int, longest: int, every: int) -> list[int]:
+def offsets(
+    n_states: int, longest: int, every: int, min_offsets: int = MIN_OFFSETS, min_states: int = MIN_STATES
+) -> list[int]:
     """From where to thin: a handful of evenly spaced offsets, the first of them 0."""
-    n_offsets = max(min(MIN_OFFSETS, -(-ENOUGH_STATES * every // n_states)), -(-MIN_STATES * every // n_states))
+    n_offsets = max(min(min_offsets, -(-ENOUGH_STATES * every // n_states)), -(-min_states * every // n_states))
     return [int(o) for o in np.unique(np.linspace(0, min(every, longest - 1), n_offsets, endpoint=False).astype(int))]
 
 

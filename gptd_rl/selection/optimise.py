@@ -1,14 +1,17 @@
 """Minimising an objective of a few parameters whose evaluations are expensive.
 
-Two tools. `lbfgs`, SciPy's, explores from a start on a small sample of the data. `quasi_newton` goes on from there
+Two tools. `lbfgs`, SciPy's, explores from a start on a small sample of the data. `quasi_newton` converges, and goes on
 with ever more of it: it is given the curvature (the Fisher information of the sample, then what the last search
 learnt) and needs a handful of evaluations where L-BFGS, which has to find the curvature out, needs dozens.
+
+Neither looks at the size of the objective, only at its differences: the units of the rewards do not matter.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import scipy  # its submodules are imported at first use
@@ -16,6 +19,9 @@ import scipy  # its submodules are imported at first use
 from gptd_rl.types import Array
 
 Function = Callable[[Array], tuple[float, Array]]
+
+# A slope below this is rounding; its sign must not decide whether a parameter leaves its bound.
+NO_SLOPE = 1e-6
 
 
 @dataclass(frozen=True, eq=False)
@@ -29,13 +35,29 @@ class Optimum:
 
 
 def lbfgs(
-    f: Function, start: Array, lower: Array, upper: Array, max_iterations: int = 200, scale: float = 1.0
+    f: Function,
+    start: Array,
+    lower: Array,
+    upper: Array,
+    max_iterations: int = 200,
+    scale: float = 1.0,
+    tolerance: float = 1e-4,
 ) -> Optimum:
-    """L-BFGS-B within bounds, of `f` divided by `scale`: its first step is as long as its gradient is steep."""
+    """L-BFGS-B within bounds, of `f` divided by `scale`: its first step is as long as its gradient is steep.
+
+    Stops when two steps in a row improve `f` by less than `tolerance`: a difference, which no constant added to `f`
+    changes, so that the units of the rewards do not matter.
+    """
+    values = [np.inf]
 
     def scaled(x: Array) -> tuple[float, Array]:
         value, gradient = f(x)
-        return value / scale, gradient / scale
+        return value / scale, np.where(np.abs(gradient) < NO_SLOPE, 0.0, gradient / scale)
+
+    def stop_if_flat(intermediate_result: Any) -> None:
+        values.append(scale * float(intermediate_result.fun))
+        if len(values) > 3 and values[-3] - values[-1] < 2.0 * tolerance:
+            raise StopIteration
 
     result = scipy.optimize.minimize(
         scaled,
@@ -43,7 +65,8 @@ def lbfgs(
         jac=True,
         method="L-BFGS-B",
         bounds=scipy.optimize.Bounds(lower, upper),
-        options=dict(maxiter=max_iterations, ftol=1e-7, gtol=1e-3, maxcor=20),
+        callback=stop_if_flat,
+        options=dict(maxiter=max_iterations, ftol=0.0, gtol=1e-3, maxcor=20),
     )
     return Optimum(result.x, scale * float(result.fun), int(result.nfev), np.empty((0, 0)))
 

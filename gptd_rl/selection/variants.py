@@ -10,12 +10,12 @@ import numpy as np
 
 from gptd_rl.inference.model import Model
 from gptd_rl.kernels import ARD, ActionDelta, DataScale, FactorAnalysis, Guess, Isotropic, Kernel, paper_kernel
-from gptd_rl.selection.search import SearchProblem
+from gptd_rl.selection.search import SearchProblem, SearchResult
 
 VARIANTS = ("isotropic", "ard", "factor", "auto")
 
 # First guesses: relevance of an input per variance, and the noise share of the variance of returns.
-GUESSES = ((1.0, 1e-2), (0.1, 0.3), (5.0, 1e-3))  # medium, smooth and noisy, short
+MEDIUM, SMOOTH_AND_NOISY, SHORT = (1.0, 1e-2), (0.1, 0.3), (5.0, 1e-3)
 
 
 @dataclass(frozen=True, eq=False)
@@ -67,10 +67,11 @@ class SearchOptions:
     seed: int | None
     max_rank: int | None
     warm: Model | None = None  # a model to start from, beside the guesses
-    start: Model | None = None  # a model near the optimum of its variant, which needs no guesses
+    start: SearchResult | None = None  # of a similar objective: its variant needs no guesses
     report: Callable[[float], None] | None = None  # receives each value of the objective
     actions: ActionDelta | None = None  # multiplies kernels that do not read actions themselves
     n_jobs: int | None = None
+    layouts: tuple[tuple[float, float], ...] = (MEDIUM, SMOOTH_AND_NOISY, SHORT)  # first guesses
 
     def over_actions(self, kernel: Kernel) -> Kernel:
         """The kernel over state-action pairs, if there are actions."""
@@ -79,9 +80,8 @@ class SearchOptions:
     def guesses(self, kernel: Kernel, scale: DataScale) -> list[Model]:
         """Where to start a variant: three guesses laid out by hand, the others at random."""
         rng = np.random.default_rng(self.seed)
-        layouts = list(GUESSES)
-        while len(layouts) < len(GUESSES) + self.n_restarts:
-            layouts.append((10.0 ** rng.uniform(-1.5, 1.5), 10.0 ** rng.uniform(-4.0, -0.3)))
+        layouts = list(self.layouts)
+        layouts += [(10.0 ** rng.uniform(-1.5, 1.5), 10.0 ** rng.uniform(-4.0, -0.3)) for _ in range(self.n_restarts)]
         variance, level = scale.return_variance, scale.return_variance + scale.mean_return**2
         kernel = self.over_actions(kernel)
         models = [
@@ -94,12 +94,15 @@ class SearchOptions:
             models = [replace(m, noise_variance=self.noise_variance, noise_is_fixed=True) for m in models]
         return models
 
-    def run(self, problem: SearchProblem, guesses: Sequence[Model]) -> Candidate:
+    def search(self, problem: SearchProblem, guesses: Sequence[Model]) -> SearchResult:
         """Search one variant."""
-        kernel = guesses[0].kernel
-        same = self.start is not None and self.start.parameter_names == guesses[0].parameter_names
+        same = self.start is not None and self.start.model.parameter_names == guesses[0].parameter_names
         start = self.start if same else None
-        found = problem.search(guesses, self.noise_floor, self.report, start, self.n_jobs)
+        return problem.search(guesses, self.noise_floor, self.report, start, self.n_jobs)
+
+    def run(self, problem: SearchProblem, guesses: Sequence[Model]) -> Candidate:
+        """Search one variant, and describe what was found."""
+        kernel, found = guesses[0].kernel, self.search(problem, guesses)
         e = problem.objective.evidence(found.model)
         return Candidate(
             kernel.label,
@@ -137,6 +140,11 @@ def compare(kernel: str | Kernel, problem: SearchProblem, options: SearchOptions
     comparison = Comparison(tried)
     comparison.interrupted = not go_on
     return comparison
+
+
+def first_guesses(kernel: str | Kernel, scale: DataScale, options: SearchOptions) -> list[Model]:
+    """Where to start the first variant that `kernel` stands for."""
+    return next(_variants(kernel, scale, options, ()))
 
 
 def _variants(

@@ -7,15 +7,19 @@ neighbours, or by one small dense matrix over distinct states.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Protocol
 
 import numpy as np
 from scipy import linalg as dense
 
 from gptd_rl.data.trajectories import Trajectories
-from gptd_rl.linalg import symmetrise_in_place
+from gptd_rl.linalg import reflect_in_place, symmetrise_in_place
 from gptd_rl.temporal.differences import TemporalDifference
 from gptd_rl.types import Array, IntArray
+
+# Up to so many segments, all reflections together are two matrix products; more are applied one by one.
+MANY_SEGMENTS = 64
 
 
 class Operator(Protocol):
@@ -120,14 +124,28 @@ class Reflection:
 
     def project_covariance(self, K: Array) -> Array:
         """FᵀKF, in place."""
-        self._reflect(self._reflect(symmetrise_in_place(K)).T)
-        return self._drop(K)
+        return self._drop(self._reflect_both(K))
 
     def pull_back(self, A: Array) -> Array:
         """FAFᵀ, in place."""
-        self._drop(symmetrise_in_place(A))
-        self._reflect(self._reflect(A).T)
-        return A
+        return self._reflect_both(self._drop(A))
+
+    def _reflect_both(self, S: Array) -> Array:
+        """Reflect rows and columns of a symmetric matrix, of which the lower triangle is read."""
+        if self.axes is not None:
+            return reflect_in_place(S, self.axes)
+        self._reflect(self._reflect(symmetrise_in_place(S)).T)
+        return S
+
+    @cached_property
+    def axes(self) -> Array | None:
+        """The v of each segment as a column; None if there are too many of them for products with this to pay."""
+        if len(self.segments) > MANY_SEGMENTS:
+            return None
+        columns = np.zeros((len(self.v), len(self.segments)), order="F")
+        for i, s in enumerate(self.segments):
+            columns[s, i] = self.v[s]
+        return columns
 
     def _reflect(self, rows: Array) -> Array:
         for s in self.segments:

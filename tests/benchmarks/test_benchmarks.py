@@ -82,3 +82,16 @@ def test_imports_measures_both_libraries(tmp_path: Path) -> None:
     read = json.loads(figures.read_text())
     assert_allclose(read["ratio"], read["seconds"]["gptd_rl"] / read["seconds"]["sklearn.gaussian_process"], rtol=0.1)
     assert set(read["seconds"]) >= {"gptd_rl", "sklearn.gaussian_process"}
+
+
+def test_fits_counts_what_it_measures(tmp_path: Path) -> None:
+    figures = tmp_path / "figures.json"
+    options = "--sizes 60 --seeds 1 --repeats 1 --irrelevant 3 --grids 1 --problems 2 --json"
+    command = [sys.executable, "benchmarks/fits.py", *options.split(), str(figures)]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    read = json.loads(figures.read_text())
+    assert [row["task"] for row in read["fits"]] == ["walk", "noisy cartpole", "random grid", "drift", "one long run"]
+    assert all(row["evaluations"] > 0 for row in read["fits"])
+    assert read["irrelevant"] == {"3": 1}
+    assert set(read["units"].values()) == {0}

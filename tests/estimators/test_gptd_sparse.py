@@ -739,7 +739,7 @@ def test_interrupted_in_the_second_variant_the_first_is_kept(method, least, most
 def test_interrupted_while_a_thinning_is_chosen(monkeypatch):
     """Either nothing was found so far, or the user is told that this is not the end of the search."""
     data = sampled(LINE, 150)
-    seen = interrupt(monkeypatch, MarginalLikelihood, 4, lambda rows, model: rows == data.n_rows)
+    seen = interrupt(monkeypatch, MarginalLikelihood, 2, lambda rows, model: rows == data.n_rows)
     v = quick(objective="auto", bootstrap=False, subset_size=12)
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
@@ -749,7 +749,7 @@ def test_interrupted_while_a_thinning_is_chosen(monkeypatch):
             pass
         else:
             assert InterruptedFitWarning in [w.category for w in caught]
-    assert sum(e.n_rows == data.n_rows for e in seen) == 3, "it was interrupted"
+    assert sum(e.n_rows == data.n_rows for e in seen) == 1, "it was interrupted"
 
 
 # -------------------------------------------------------------------------------------- coverage

@@ -1,5 +1,6 @@
 """The search for θ: no single start decides, units do not matter, and it ends where a long plain search does."""
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -263,6 +264,67 @@ def test_units_do_not_matter(mdp, n, tolerance, by, shift, rewards):
     # A density changes by its Jacobian, an evidence of n rewards n times.
     shifted = other.log_marginal_likelihood_ + data.n_rows * np.log(abs(rewards))
     assert_allclose(shifted, plain.log_marginal_likelihood_, atol=0.1)
+
+
+def small_problem(seed: int) -> Trajectories:
+    """A handful of short episodes, with or without noise, terminated or truncated."""
+    rng = np.random.default_rng(seed)
+    n_dims, gamma, noise = int(rng.integers(1, 3)), float(rng.choice([0.9, 0.99])), float(rng.choice([0.0, 0.1, 1.0]))
+    direction, episodes = rng.normal(size=n_dims), []
+    for _ in range(int(rng.integers(3, 6))):
+        length = int(rng.integers(4, 10))
+        x = np.cumsum(0.5 * rng.normal(size=(length + 1, n_dims)), axis=0)
+        rewards = np.sin(x[:-1] @ direction) + noise * rng.normal(size=length)
+        episodes.append(dict(observations=x, rewards=rewards, terminated=bool(rng.random() < 0.7)))
+    return Trajectories.from_episodes(episodes, gamma=gamma)
+
+
+@pytest.mark.parametrize(
+    ("by", "shift", "rewards"), [(1.0, 0.0, 1e6), (1e3, 7.0, 1.0)], ids=["huge rewards", "inputs and origin"]
+)
+def test_search_is_equivariant(by, shift, rewards):
+    """Not only the same hill: V in other units is V, to a thousandth of the spread of the returns."""
+    for seed in range(100 if rewards == 1.0 else 200):
+        data = small_problem(seed)
+        other = rescaled(data, by, shift, rewards)
+        plain, scaled = (GPTD(objective="marginal_likelihood", n_restarts=0).fit(d) for d in (data, other))
+        spread = np.sqrt(measure_scale(data).return_variance)
+        assert_allclose(
+            scaled.predict(other.states) / rewards, plain.predict(data.states), atol=1e-3 * spread, err_msg=str(seed)
+        )
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_irrelevant_inputs_do_not_hide_the_better_hill(seed):
+    """Beside ten inputs that move at random, x is as relevant as it is without them; each costs a nat or two."""
+    rng = np.random.default_rng(seed)
+    plain = GRID.sample(300, rng).take_inputs([0])
+    noise = rng.integers(1, 11, (len(plain), 10)).astype(float)
+    wide = replace(plain, states=np.hstack([plain.states, noise]))
+    alone, among = (GPTD(objective="marginal_likelihood").fit(data) for data in (plain, wide))
+    assert among.log_marginal_likelihood_ > alone.log_marginal_likelihood_ - 20.0
+    assert_allclose(among.relevances_[0], alone.relevances_[0], rtol=0.5)
+
+
+def test_pruned_guesses_share_the_relevance_of_all_inputs():
+    data = sample(MIXES["mixed"], seed=3)
+    scale = measure_scale(data)
+    guess, *_ = search_options(0).guesses(paper_kernel(ARD(np.ones(3))), scale)
+    space = Coordinates.of(guess, scale, 1e-6)
+    mode = space.pack(guess)
+    mode[4:] = space.lower[4:]  # only the first input matters
+    pruned = space.unpack(space.prune(space.pack(guess), mode))
+    assert space.n_irrelevant(mode) == 2
+    assert_allclose(pruned.kernel.relevances[0], 3.0 * guess.kernel.relevances[0])
+    assert (pruned.kernel.relevances[1:] < 1.1e-8 / scale.input_std[1:] ** 2).all()
+
+
+def test_amplitudes_of_nothing_are_lifted_to_the_guess():
+    data = sample(MIXES["mixed"], seed=3)
+    guess = Model(paper_kernel(ARD(np.ones(3)), 2.0, 3.0), 0.5)
+    space = Coordinates.of(guess, measure_scale(data), 1e-6)
+    lifted = space.lift(Model(paper_kernel(ARD(np.full(3, 0.1)), 1.5, 1e-3), 1e-4), guess)
+    assert_allclose(np.exp(lifted.theta), [1.5, 3.0, 1e-4, 0.1, 0.1, 0.1])
 
 
 def test_the_order_of_inputs_does_not_matter():

@@ -141,6 +141,22 @@ def test_a_thinned_posterior_is_wider(runs):
     assert (thinned_std > plain_std).all()
 
 
+def test_smaller_thinnings_go_on_from_larger_ones(monkeypatch):
+    """A trial that begins where the last one ended needs a handful of evaluations, not an exploration."""
+    n_evaluations = []
+    original = thinning.Trials.run
+
+    def run(self, every, larger=None):
+        result = original(self, every, larger)
+        n_evaluations.append((every, result.found.n_evaluations))
+        return result
+
+    monkeypatch.setattr(thinning.Trials, "run", run)
+    GPTD("isotropic").fit(FOOLED.sample(300, np.random.default_rng(0)))
+    assert [every for every, _ in n_evaluations] == [10, 3, 1]
+    assert all(n < 40 for _, n in n_evaluations)
+
+
 # -------------------------------------------------------------------------------------- candidates and the judged part
 
 
