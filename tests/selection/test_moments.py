@@ -31,7 +31,7 @@ from gptd_rl.temporal.instruments import instrumented_targets
 from gptd_rl.temporal.targets import LinearTargets
 from gptd_rl.temporal.transitions import Transitions
 from tests.helpers import METRICS, assert_gradient, make_model, naive_kernel, sample
-from tests.mdps import Drifting, Garnet
+from tests.mdps import Drifting, Garnet, rmse
 
 MIXED = [(30, True), (25, False), (40, True), (35, False)]
 KERNELS: dict[str, Kernel] = {
@@ -264,3 +264,19 @@ def test_fit_says_evidence_in_units_of_the_rewards(fitted):
     difference = before.log_marginal_likelihood_ - after.log_marginal_likelihood_
     assert_allclose(difference, k * np.log(1024.0), rtol=1e-8)
     assert_allclose(after.comparison_.best.objective - before.comparison_.best.objective, difference, rtol=1e-6)
+
+
+@pytest.mark.parametrize("relevant", [0, 9])
+def test_moments_find_the_input_that_matters_wherever_it_stands(relevant):
+    """100 transitions, ten inputs: too few for an instrument each."""
+    rng = np.random.default_rng(3)
+    x = rng.normal(size=(101, 10))
+    for t in range(100):
+        x[t + 1] = 0.6 * x[t] + 0.8 * x[t + 1]
+    rewards = 2.0 * x[:-1, relevant] + 0.3 * rng.normal(size=100)
+    data = Trajectories.from_episodes([dict(observations=x, rewards=rewards, terminated=False)], gamma=0.5)
+    v = GPTD("ard", bootstrap=True, n_restarts=0).fit(data)
+    assert np.argmax(v.relevances_) == relevant
+    new = rng.normal(size=(200, 10))
+    truth = 2.0 * new[:, relevant] / (1.0 - 0.5 * 0.6)  # E[x'] = 0.6 x
+    assert rmse(v.predict(new), truth) < 0.4 * truth.std()
