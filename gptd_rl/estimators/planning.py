@@ -58,14 +58,19 @@ def make_plan(v: Any, data: Trajectories, kernel: str | Kernel, options: SearchO
     if is_told:
         return Plan(True)
     tests: list[Any] = []
+    answers: list[bool] = []
     bootstraps: Callable[[], bool] | None = None
     if v.bootstrap == "auto" and data.n_transitions >= MIN_TRANSITIONS:
-        bootstraps = lambda: _is_markov(data, options, tests)  # noqa: E731
+
+        def bootstraps() -> bool:
+            answers.append(_is_markov(data, options, tests))
+            return answers[-1]
+
     chosen, trials = thinning.choose(data, v.noise, kernel, options, bootstraps)
     test = tests[0] if tests else None
     if chosen is None:
         return Plan(False, trials=trials, markov_test=test)
-    if bootstraps is not None and len(trials) == 1:
+    if any(answers):
         return Plan(True, trials=trials, markov_test=test)
     _warn_of_other_relevances(data, options, trials[0], chosen)
     return Plan(False, chosen.thinning, chosen.model, trials, test)
