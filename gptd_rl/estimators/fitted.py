@@ -81,7 +81,7 @@ def fitted_from(
     data = data_from(arrays)
     template = Model(registry.build(header["kernel"]), 1.0, header["noise_is_fixed"])
     model, inputs, every = template.with_theta(arrays["theta"]), arrays["inputs"], header["thinning"]
-    evidence, engine = Evidence(**header["evidence"]), None
+    engine = None
     posterior: Any
     if "moments" in header:
         posterior = _bootstrapped(model, header, arrays)
@@ -89,7 +89,9 @@ def fitted_from(
         posterior = _sparse(model, every, noise, variance, header, arrays)
     else:
         engine = ExactEngine(data, noise, inputs, actions)
-        posterior = engine.condition(model, every, header["trace_decay"])
+        posterior = engine.condition(model, every, header.get("trace_decay"))
+    # Files of release 0.1 hold neither, and models that learnt from returns.
+    evidence = Evidence(**header["evidence"]) if "evidence" in header else posterior.evidence(model)
     return FittedModel(posterior, data, inputs, model, every, header["exact"], actions, evidence), engine
 
 

@@ -1,8 +1,8 @@
 """How to learn from given data: from returns, thinned or not, or by bootstrapping.
 
 1. A system without noise is left to the paper: all returns, τ = 1; one with little noise to thinned returns.
-2. In a system with much noise values bootstrap, by instruments, if the states seem to be Markov (`markov_test`): TD errors
-   are then uncorrelated with the present, and bootstrapping needs far fewer data than returns do.
+2. In a system with much noise values bootstrap, by instruments, if the states seem to be Markov (`markov_test`): TD
+   errors are then uncorrelated with the present, and bootstrapping needs far fewer data than returns do.
 3. If what happened before the present state predicts TD errors, bootstrapping would be biased: whole returns, with a
    kernel selected on thinned ones. Instruments are traces then (`traces`), whose errors are honest in this case, too.
 """

@@ -10,8 +10,9 @@ which has the form y = FᵀV + ε of `targets`, with F = (E − N)ᵀQ. For k �
 evidence selects kernels: unlike that of returns it is not fooled by noise that neighbouring returns share, it has no
 unknown tails, and any transitions will do, consecutive or not.
 
-The instruments do not depend on θ: a constant, linear and quadratic terms, and the leading principal components of
-radial basis functions.
+The instruments do not depend on θ: a constant, principal components of linear and of quadratic terms, and the leading
+ones of radial basis functions. Where transitions are too few for all of them, the last ones go; components, unlike the
+terms themselves, leave no single input unseen then, and do not depend on the order of the inputs.
 """
 
 from __future__ import annotations
@@ -40,6 +41,9 @@ CONSTANT = 1e-12
 
 # Singular values below this share of the largest are rounding errors.
 RANK_TOLERANCE = 1e-6
+
+# Components of radial basis functions below this share of the leading one are left out.
+RADIAL_TOLERANCE = 1e-3
 
 
 @dataclass(frozen=True, eq=False)
@@ -98,22 +102,28 @@ def instruments(states: Array, n_categorical: int = 0) -> Array:
     inputs = states[:, :n_inputs]
     spread = inputs.std(axis=0)
     x = (inputs - inputs.mean(axis=0)) / np.where(spread > CONSTANT * np.abs(inputs).max(axis=0), spread, np.inf)
-    columns = [np.ones(n), *x.T]
+    blocks = [np.ones((n, 1)), _principal(x, RANK_TOLERANCE)]
     if n_inputs <= MAX_PRODUCT_INPUTS:
-        columns += [x[:, i] * x[:, j] for i in range(n_inputs) for j in range(i + 1)]
+        products = np.column_stack([x[:, i] * x[:, j] for i in range(n_inputs) for j in range(i + 1)])
+        blocks.append(_principal(products, RANK_TOLERANCE))
     labels = np.unique(states[:, n_inputs:], axis=0)  # one set of instruments for each; a single one without labels
     size = max(1, n // (ROWS_PER_INSTRUMENT * len(labels)))
-    Z = np.column_stack([*columns, _components(x)])[:, :size]
+    Z = np.column_stack([*blocks, _radial(x)[:, :N_COMPONENTS]])[:, :size]
     Z = np.column_stack([Z * (states[:, n_inputs:] == label).all(axis=1)[:, None] for label in labels])
     U, singular, _ = np.linalg.svd(Z, full_matrices=False)
     return np.asarray(U[:, singular > RANK_TOLERANCE * singular[0]])
 
 
-def _components(x: Array) -> Array:
-    """Leading principal components of radial basis functions with standardised inputs, of shape (n, ≤ N_COMPONENTS)."""
+def _radial(x: Array) -> Array:
+    """Principal components of radial basis functions with standardised inputs."""
     centres = x[np.linspace(0, len(x) - 1, min(N_CENTRES, len(x))).round().astype(np.int64)]
     squared = (x**2).sum(axis=1)[:, None] + (centres**2).sum(axis=1) - 2.0 * x @ centres.T
-    B = np.exp(-squared / max(x.shape[1], 2))  # one standard deviation wide, more where there are many inputs
-    U, singular, _ = np.linalg.svd(B - B.mean(axis=0), full_matrices=False)
-    leading = singular[:N_COMPONENTS] > 1e-3 * max(singular[0], 1e-300)
-    return np.asarray(U[:, :N_COMPONENTS][:, leading]) * np.sqrt(len(x))
+    # one standard deviation wide, more where there are many inputs
+    return _principal(np.exp(-squared / max(x.shape[1], 2)), RADIAL_TOLERANCE)
+
+
+def _principal(columns: Array, smallest: float) -> Array:
+    """Principal components, of variance 1 each, the leading one first; those below a share of it are left out."""
+    U, singular, _ = np.linalg.svd(columns - columns.mean(axis=0), full_matrices=False)
+    floor = max(smallest * singular[0], RANK_TOLERANCE * float(np.linalg.norm(columns)))  # not of constants less theirs
+    return np.asarray(U[:, singular > floor]) * np.sqrt(len(columns))

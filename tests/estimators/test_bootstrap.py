@@ -13,6 +13,7 @@ from sklearn.base import clone
 
 import gptd_rl
 from gptd_rl import ARD, GPTD, Isotropic, Trajectories
+from gptd_rl.estimators import planning
 from gptd_rl.estimators.planning import MIN_TRANSITIONS
 from gptd_rl.exceptions import InterruptedFitWarning, NotFittedError
 from gptd_rl.inference.instrumental import InstrumentalPosterior, MomentSolution, moment_noise, moment_statistics
@@ -61,14 +62,15 @@ def assert_same_answers(v: GPTD, w: GPTD, x: np.ndarray, rtol: float = 0.0) -> N
 
 def by_hand(v: GPTD, *parts: Trajectories) -> InstrumentalPosterior:
     """Values by instruments at the θ and features of `v`; TD errors of each part are those when it came."""
-    features, noise, known = v.posterior_.features, 0.0, None
+    features = v.posterior_.features
+    noise, known = np.zeros((len(features), len(features))), None
     for part in parts:
         shard = Shard.of(part.take_inputs(v.inputs_), "stochastic")
         more = moment_statistics(shard, features)
         known = more if known is None else known + more
         solution = MomentSolution.of(known)
         noise = noise + moment_noise(shard, features, solution)
-    return InstrumentalPosterior(features, solution, np.asarray(noise), v.posterior_.is_exact)
+    return InstrumentalPosterior(features, solution, noise, v.posterior_.is_exact)
 
 
 def assert_posterior(v: GPTD, expected: InstrumentalPosterior, x: np.ndarray, rtol: float = 1e-8) -> None:
@@ -112,6 +114,16 @@ def test_gptd_does_not_bootstrap_from_few_transitions():
     assert quick().fit(few).bootstrap_, "unless it is told to"
 
 
+@pytest.mark.parametrize("time_limit", [2, 25], ids=["one thinning", "several"])
+def test_gptd_does_not_bootstrap_where_states_are_not_markov(time_limit, monkeypatch):
+    """Whatever says so, and however many thinnings there are to try."""
+    monkeypatch.setattr(planning, "_is_markov", lambda *args: False)
+    data = sampled(Drifting(gamma=0.9, time_limit=time_limit, drift=0.0), 200)
+    v, returns = GPTD(n_restarts=0).fit(data), GPTD(bootstrap=False, n_restarts=0).fit(data)
+    assert not v.bootstrap_ and v.thinning_ == returns.thinning_
+    assert_allclose(v.predict(states()), returns.predict(states()), rtol=1e-3)
+
+
 OTHERS = [dict(noise="deterministic"), *(dict(objective=o) for o in ("marginal_likelihood", "thinned", "loo"))]
 
 
@@ -130,7 +142,8 @@ def test_gptd_bootstraps_with_other_noise_and_objectives_only_if_told(options):
 @pytest.mark.parametrize("flag", [True, False])
 def test_gptd_takes_flags_of_numpy(flag):
     data = sampled(LINE, 100)
-    plain, numpy = (GPTD(bootstrap=b, n_restarts=0).fit(data) for b in (flag, np.bool_(flag)))
+    flags: list[Any] = [flag, np.bool_(flag)]
+    plain, numpy = (GPTD(bootstrap=b, n_restarts=0).fit(data) for b in flags)
     assert plain.bootstrap_ is flag and numpy.bootstrap_ is flag
     assert_same_answers(plain, numpy, states())
 
@@ -464,7 +477,8 @@ def test_bootstrapped_samples_have_the_moments_of_predictions(options):
 
 def test_bootstrapped_fit_interrupted_keeps_what_it_found(monkeypatch):
     """In the second search, which knows the noise: the model of the first is kept, and the user is told."""
-    run, results = moments._Descent.run, []
+    run = moments._Descent.run
+    results: list[Any] = []
 
     def interrupted(self: Any, *args: Any) -> Any:
         if results:

@@ -251,6 +251,20 @@ def test_a_rewritten_file_loads(saved):
     assert_array_equal(gptd_rl.load(saved).predict(X), expected)
 
 
+@pytest.mark.parametrize("options", [dict(), dict(method="sparse", subset_size=5)], ids=["exact", "sparse"])
+def test_load_reads_files_of_release_0_1(options, path):
+    """They know nothing of bootstrapping, and leave the evidence to be computed again."""
+    v = quick(**options).fit(DATA)
+    v.save(path)
+    params = v.to_arrays()[0]["params"]
+    del params["bootstrap"]
+    rewrite(path, bootstrap=None, evidence=None, params=params)
+    old = gptd_rl.load(path)
+    assert_allclose(old.predict(X), v.predict(X), rtol=1e-12)
+    assert old.log_marginal_likelihood_ == pytest.approx(v.log_marginal_likelihood_, rel=1e-10)
+    assert not old.bootstrap_
+
+
 @pytest.mark.parametrize("missing", ["version", "params", "kernel", "thinning"])
 def test_a_header_with_something_missing_is_no_model(missing, saved):
     rewrite(saved, **{missing: None})

@@ -107,10 +107,10 @@ def test_moment_statistics_are_sums_over_transitions(mix, kernel):
     expected = MomentStatistics(
         np.sum([np.outer(p, p) for p in P], axis=0),
         np.sum([np.outer(p, x) for p, x in zip(P, X, strict=True)], axis=0),
-        sum(p * y for p, y in zip(P, r, strict=True)),
+        np.sum([p * y for p, y in zip(P, r, strict=True)], axis=0),
         np.sum([np.outer(x, x) for x in X], axis=0),
-        sum(x * y for x, y in zip(X, r, strict=True)),
-        sum(y**2 for y in r),
+        np.sum([x * y for x, y in zip(X, r, strict=True)], axis=0),
+        float(np.sum(r**2)),
         len(r),
         losses.sum(),
         losses.min(),

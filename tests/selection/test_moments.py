@@ -31,7 +31,7 @@ from gptd_rl.temporal.instruments import instrumented_targets
 from gptd_rl.temporal.targets import LinearTargets
 from gptd_rl.temporal.transitions import Transitions
 from tests.helpers import METRICS, assert_gradient, make_model, naive_kernel, sample
-from tests.mdps import Drifting, Garnet
+from tests.mdps import Drifting, Garnet, rmse
 
 MIXED = [(30, True), (25, False), (40, True), (35, False)]
 KERNELS: dict[str, Kernel] = {
@@ -161,9 +161,13 @@ def test_moment_problem_takes_a_part_of_very_many_transitions(monkeypatch):
 
 def test_moment_search_ends_at_a_minimum_for_the_noise_of_td_errors(monkeypatch):
     """The second search knows the TD errors of the first result, and leaves no slope."""
-    priors = []
-    make = moments.MomentPrior
-    monkeypatch.setattr(moments, "MomentPrior", lambda *args: priors.append(make(*args)) or priors[-1])
+    priors: list[MomentPrior] = []
+
+    def recorded(*args: Any) -> MomentPrior:
+        priors.append(MomentPrior(*args))
+        return priors[-1]
+
+    monkeypatch.setattr(moments, "MomentPrior", recorded)
     data = Garnet(n_points=30, seed=1).sample(600, np.random.default_rng(0))
     problem = MomentProblem.of(Transitions.of(data), measure_scale(data))
     found = problem.search([Model(paper_kernel(ARD([10.0, 10.0]), 1.0, 1.0), 0.1)], 1e-6)
@@ -172,9 +176,9 @@ def test_moment_search_ends_at_a_minimum_for_the_noise_of_td_errors(monkeypatch)
     errors = problem._error_variance(found.model)  # of values that differ little from the first ones
     assert_allclose(np.log([second.noise_variance / errors, found.model.noise_variance / errors]), 0.0, atol=0.5)
     fixed = problem.objective.refine(found.model)
-    value, slope = (a + b for a, b in zip(fixed(found.model), second(found.model), strict=True))
-    assert_allclose(found.value, value, rtol=1e-9)
-    assert_allclose(slope, 0.0, atol=0.02)  # nats per unit of a logarithm
+    (value, slope), (penalty, push) = fixed(found.model), second(found.model)
+    assert_allclose(found.value, value + penalty, rtol=1e-9)
+    assert_allclose(slope + push, 0.0, atol=0.02)  # nats per unit of a logarithm
 
 
 def test_moment_search_gives_the_same_with_threads():
@@ -264,3 +268,19 @@ def test_fit_says_evidence_in_units_of_the_rewards(fitted):
     difference = before.log_marginal_likelihood_ - after.log_marginal_likelihood_
     assert_allclose(difference, k * np.log(1024.0), rtol=1e-8)
     assert_allclose(after.comparison_.best.objective - before.comparison_.best.objective, difference, rtol=1e-6)
+
+
+@pytest.mark.parametrize("relevant", [0, 9])
+def test_moments_find_the_input_that_matters_wherever_it_stands(relevant):
+    """100 transitions, ten inputs: too few for an instrument each."""
+    rng = np.random.default_rng(3)
+    x = rng.normal(size=(101, 10))
+    for t in range(100):
+        x[t + 1] = 0.6 * x[t] + 0.8 * x[t + 1]
+    rewards = 2.0 * x[:-1, relevant] + 0.3 * rng.normal(size=100)
+    data = Trajectories.from_episodes([dict(observations=x, rewards=rewards, terminated=False)], gamma=0.5)
+    v = GPTD("ard", bootstrap=True, n_restarts=0).fit(data)
+    assert np.argmax(v.relevances_) == relevant
+    new = rng.normal(size=(200, 10))
+    truth = 2.0 * new[:, relevant] / (1.0 - 0.5 * 0.6)  # E[x'] = 0.6 x
+    assert rmse(v.predict(new), truth) < 0.4 * truth.std()

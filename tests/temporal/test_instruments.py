@@ -90,9 +90,19 @@ def test_instruments_of_inputs_in_very_small_or_large_units(scale):
     assert_allclose(projector(instruments(scale * x)), projector(instruments(x)), atol=1e-7)
 
 
-def test_instruments_span_does_not_depend_on_the_order_of_many_rows_inputs():
-    x = states_of(600)
-    assert_allclose(projector(instruments(x[:, [2, 0, 1]])), projector(instruments(x)), atol=1e-7)
+@pytest.mark.parametrize(("n", "n_dims"), [(600, 3), (100, 4), (100, 10), (60, 10)])
+def test_instruments_span_does_not_depend_on_the_order_of_inputs(n, n_dims):
+    """Nor where rows are too few for all of them."""
+    x = states_of(n, n_dims)
+    assert_allclose(projector(instruments(x[:, ::-1])), projector(instruments(x)), atol=1e-7)
+
+
+def test_instruments_see_every_input_where_rows_are_few():
+    """Not the first inputs only: much of each is left in their span."""
+    x = states_of(100, 10)
+    Q, centred = instruments(x), x - x.mean(axis=0)
+    seen = np.linalg.norm(Q.T @ centred, axis=0) / np.linalg.norm(centred, axis=0)
+    assert seen.min() > 0.5
 
 
 def test_instruments_give_equal_states_equal_values():
@@ -102,6 +112,14 @@ def test_instruments_give_equal_states_equal_values():
     for i in range(40):
         rows = Q[visits == i]
         assert_allclose(rows, np.tile(rows[:1], (len(rows), 1)), atol=1e-12)
+
+
+@pytest.mark.parametrize("n_points", [2, 3, 6])
+@pytest.mark.parametrize("n_dims", [1, 2])
+def test_instruments_are_no_more_than_distinct_states(n_points, n_dims):
+    """Functions of so many states: a further one would be made of rounding errors."""
+    points, visits = states_of(n_points, n_dims), np.random.default_rng(0).integers(n_points, size=500)
+    assert instruments(points[visits]).shape[1] == n_points
 
 
 @pytest.mark.parametrize("value", [0.0, 5.0, 1e6])
