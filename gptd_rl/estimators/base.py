@@ -192,7 +192,9 @@ class Estimator(Predictions, Parameters, InputPruning, SaveAndLoad):
         """Condition `model` on the data, unless that was done, and set the learnt attributes."""
         if posterior is None:
             posterior = engine.condition(model, every, trace_decay)
-        if trace_decay == 0.0:
+        if trace_decay is None:
+            evidence = posterior.evidence(model)
+        elif trace_decay == 0.0:
             evidence = engine.moments.objective.evidence(model)
         else:
             evidence = engine.evidence(model, posterior.inducing_points)

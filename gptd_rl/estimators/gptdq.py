@@ -9,12 +9,12 @@ from typing import Any, Literal, Self, TypeVar, overload
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from gptd_rl.data.actions import ContinuousActions, DiscreteActions
 from gptd_rl.data.logged_pairs import logged_pairs
 from gptd_rl.data.state_actions import to_state_actions
 from gptd_rl.data.trajectories import Trajectories
 from gptd_rl.estimators.action_coverage import warn_of_uncovered_actions
 from gptd_rl.estimators.greedy_q import GreedyQ
+from gptd_rl.estimators.pairs import in_pairs
 from gptd_rl.estimators.planning import OFF_POLICY_AMPLIFICATION, Plan
 from gptd_rl.estimators.storage import storable
 from gptd_rl.inference.sparse import SparseVariance
@@ -220,16 +220,16 @@ class GPTDQ(GreedyQ):
             return self._fit_greedy(data, actions, policy)
         logged = partial(self._open, gamma=gamma, executor=executor, actions=actions)
         if self._bootstraps(policy):
-            engine = logged(_in_pairs(data, actions, policy, logged_pairs))
+            engine = logged(in_pairs(data, actions, policy, logged_pairs))
             amplification = 1.0 if policy is None else OFF_POLICY_AMPLIFICATION
             self._fit(engine, Plan(0.0, amplification=amplification), progress_bar=progress_bar)
             warn_of_uncovered_actions(self.kernel_, engine, policy)
             return self
-        engine = logged(_in_pairs(data, actions, policy, to_state_actions))
+        engine = logged(in_pairs(data, actions, policy, to_state_actions))
         return self._fit(
             engine,
             progress_bar=progress_bar,
-            reopen=lambda: logged(_in_pairs(data, actions, policy, logged_pairs)),
+            reopen=lambda: logged(in_pairs(data, actions, policy, logged_pairs)),
         )
 
     def _bootstraps(self, policy: Any) -> bool:
@@ -280,7 +280,7 @@ class GPTDQ(GreedyQ):
 
     def _pairs(self, data: DataLike, policy: Policy | GPTDQ, gamma: float | None) -> Trajectories | Sources:
         """Pairs in the form in which this fitted model takes them."""
-        return _in_pairs(data, self._space, policy, logged_pairs if self.bootstrap_ else to_state_actions, gamma)
+        return in_pairs(data, self._space, policy, logged_pairs if self.bootstrap_ else to_state_actions, gamma)
 
     # ---------------------------------------------------------------------------------- predicting
 
@@ -391,23 +391,3 @@ class GPTDQ(GreedyQ):
         pairs, shape = self._all_pairs(states)
         values = self._sample(pairs, n, seed, f"{shape[0]} states and {shape[1]} actions")
         return values.reshape(n, *shape)
-
-
-def _in_pairs(
-    data: DataLike,
-    actions: DiscreteActions | ContinuousActions,
-    policy: Policy | GPTDQ,
-    to_pairs: Callable[..., Trajectories | None],
-    gamma: float | None = None,
-) -> Trajectories | Sources:
-    """Trajectories of pairs; made once, because a stochastic policy would answer differently next time."""
-    policy = policy.greedy_actions if isinstance(policy, GPTDQ) else policy
-    change = partial(to_pairs, actions=actions, policy=policy)
-    pairs: Trajectories | Sources | None
-    pairs = change(data) if isinstance(data, Trajectories) else Sources.of(data, gamma).map(change)
-    if pairs is None:
-        raise ValueError(
-            "no transition is left: a truncated segment needs two of them, since the action in its last state was not "
-            "logged. fit(data, policy=…) says what it would be."
-        )
-    return pairs

@@ -152,7 +152,7 @@ def test_smaller_thinnings_go_on_from_larger_ones(monkeypatch):
         return result
 
     monkeypatch.setattr(thinning.Trials, "run", run)
-    GPTD("isotropic").fit(FOOLED.sample(300, np.random.default_rng(0)))
+    GPTD("isotropic", bootstrap=False).fit(FOOLED.sample(300, np.random.default_rng(0)))
     assert [every for every, _ in n_evaluations] == [10, 3, 1]
     assert all(n < 40 for _, n in n_evaluations)
 
