@@ -2,8 +2,8 @@
 
 The dataset is of somebody who walks through the paper's gridworld at random. `GPTDQ` learns from it what somebody would
 earn who goes straight to the middle column: Q of the actions that were taken, with the target's action at every next
-state. That is right where what matters is deterministic, as x is here; in stochastic systems it would be biased. In
-the end the target walks, too, to see whether that was right.
+state, by instruments, which are right in stochastic systems, too. In the end the target walks, to see whether that was
+right.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ def main(args: Arguments) -> gptd_rl.GPTDQ:
         f"the target would have done the same in {np.mean(target.predict(data.states)[0] == data.actions):.0%} of them"
     )
 
-    q = gptd_rl.GPTDQ(noise="deterministic").fit(data, policy=target)
+    q = gptd_rl.GPTDQ().fit(data, policy=target)
 
     fresh = gptd_rl.collect(args.env, target, n_episodes=args.n_fresh, gamma=args.gamma, seed=args.seed + 1_000)
     starts, measured = fresh.states[fresh.starts], returns(fresh, args.gamma)

@@ -29,10 +29,18 @@ class GPTD(Estimator, StatePredictions):
     noise : {"stochastic", "deterministic"}
         σ²HHᵀ, right for any system, or σ²I, for deterministic systems only: it is biased elsewhere, and its evidence
         does not tell.
+    bootstrap : {"auto", True, False}
+        Whether V is learnt from single transitions, by instruments: r = V(x) − γV(x') plus a TD error that no function
+        of the present state predicts. That needs fewer data than returns where these are noisy, and is not biased
+        where segments were cut off. False is the paper: returns. "auto", with ``objective="auto"`` and
+        ``noise="stochastic"``, bootstraps if returns are noisy and nothing speaks against the Markov property
+        (`gptd_rl.markov_test`); a deterministic system is left to the paper. Where the states are not Markov, whole
+        returns are used, and bootstrapped only where segments were cut off. See `gptd_rl.inference.instrumental`.
     objective : {"auto", "marginal_likelihood", "thinned", "loo", "leave_one_episode_out"}
-        What model selection optimises. "auto" is the evidence, as in the paper, where the system is deterministic,
-        and the thinned evidence where it is not: neighbouring returns share their noise there, and the plain evidence
-        mistakes what merely identifies an episode for a relevant input.
+        What model selection optimises. "auto" is the evidence, as in the paper, where the system is deterministic; the
+        evidence of instrumented rewards where values bootstrap; else the thinned evidence: neighbouring returns share
+        their noise, and the plain evidence mistakes what merely identifies an episode for a relevant input. The other
+        objectives are of returns, also if ``bootstrap=True``.
     thinning : int, optional
         τ for ``objective="thinned"``; the effective horizon 1/(1−γ) by default.
     method : {"auto", "exact", "sparse"}
@@ -65,8 +73,16 @@ class GPTD(Estimator, StatePredictions):
     ----------
     kernel_ : Kernel
         The kernel selected; ``kernel_.metric`` has Ω, its eigenvalues and directions.
+    bootstrap_ : bool
+        Whether V was learnt from single transitions by instruments.
+    trace_decay_ : float or None
+        λ of the instruments: 0 if V bootstraps at every step, 1 if only where segments were cut off; None as in the
+        paper, which takes the values behind them as unknown.
+    markov_test_ : MarkovTest or None
+        The test that "auto" asked whether to bootstrap; None if it did not have to.
     noise_variance_ : float
-        σ²; predictions use ``thinning_ * noise_variance_``.
+        σ²; predictions use ``thinning_ * noise_variance_``. If V bootstraps, the variance of TD errors as the selection
+        saw it; predictions use the errors themselves.
     thinning_ : int
         τ; 1 is the paper.
     theta_ : ndarray
@@ -74,12 +90,13 @@ class GPTD(Estimator, StatePredictions):
     relevances_ : ndarray of shape (n_dims,)
         Diagonal of Ω; 0 for inputs that were pruned.
     log_marginal_likelihood_, complexity_, data_fit_ : float
-        Evidence of all rewards at `theta_`, and its parts ½ log det Q and ½ rᵀQ⁻¹r.
+        Evidence of all rewards at `theta_`, and its parts ½ log det Q and ½ rᵀQ⁻¹r; of the instrumented rewards if V
+        bootstraps.
     comparison_ : Comparison
         The variants tried; ``print(v.comparison_)`` is a table.
     thinning_trials_ : list of Trial
         For ``objective="auto"``: each τ tried, the relevances it selects and its leave-one-episode-out error; only the
-        largest τ where that one showed the system to be deterministic.
+        largest τ where that one was enough to decide.
     inputs_ : ndarray
         The state variables in use.
     method_ : {"exact", "sparse"}

@@ -92,8 +92,9 @@ class StatePredictions(Predictions):
         ----------
         states : array-like of shape (m, n_dims)
         return_std, return_cov : bool
-            The paper's posterior, which takes the residuals of the returns for independent. In a stochastic system they
-            are not: `confidence_interval` is the honest one.
+            If values bootstrap, of the error of the mean, as in `confidence_interval`. Else the paper's posterior,
+            which takes the residuals of the returns for independent. In a stochastic system they are not:
+            `confidence_interval` is the honest one.
 
         Returns
         -------
@@ -143,7 +144,8 @@ class StatePredictions(Predictions):
         """Interval that holds V(x) with probability `level`, with the noise correlated as it is in a Markov chain.
 
         Its variance is what the prior leaves open plus the sampling noise Σ_t δ_t² u_t² of the TD errors δ_t, and
-        never less than the posterior's.
+        never less than the posterior's. If values come from instruments, it is the variance of their error: what the
+        features leave open, sampling noise, and the bias of shrinking.
 
         Parameters
         ----------

@@ -36,7 +36,7 @@ class TargetValue:
         return np.clip(self.q.predict(x, self.target(x)), self.low, self.high)
 
     def confidence_interval(self, states: ArrayLike, level: float = 0.95) -> tuple[Array, Array]:
-        """Interval of Q, without the bias that off-policy data have in stochastic systems."""
+        """Interval of Q: wide where the data do not tell what the target does."""
         x = as_states(states, name="states")
         lower, upper = self.q.confidence_interval(x, self.target(x), level)
         # The model is wrong where its interval lies outside the bounds: then the bounds are the interval.
@@ -77,7 +77,7 @@ def compare_policies(data: Trajectories, target: StatePolicy, space: Space[Any],
     if share > NEGLIGIBLE:
         text = (
             f"{name} takes another action in {100 * share:.0f} % of the states: the data hold little about the "
-            "consequences, and in a stochastic system the estimate is biased. Trust the check by fresh rollouts, not "
-            "the interval."
+            "consequences. The interval is wide where its actions were never tried; the check by fresh rollouts says "
+            "how far off the estimate is."
         )
     return OffPolicy(name, len(rows), share, float(difference.mean()), text)
