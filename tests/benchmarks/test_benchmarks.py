@@ -113,3 +113,22 @@ def test_imports_measures_both_libraries(tmp_path: Path) -> None:
     read = json.loads(figures.read_text())
     assert_allclose(read["ratio"], read["seconds"]["gptd_rl"] / read["seconds"]["sklearn.gaussian_process"], rtol=0.1)
     assert set(read["seconds"]) >= {"gptd_rl", "sklearn.gaussian_process"}
+
+
+def test_coverage_measures_intervals_and_controls(tmp_path: Path) -> None:
+    shares = tmp_path / "coverage.json"
+    command = [
+        sys.executable,
+        "-m",
+        "benchmarks.coverage",
+        *"--sets 4 --settings walk ring --json".split(),
+        str(shares),
+    ]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert "| instruments | walk |" in done.stdout
+    read = json.loads(shares.read_text())["instruments"]
+    assert set(read) == {"walk", "ring"}
+    low, middle, high = read["walk"]["coverage"]
+    assert 0.0 <= low <= middle <= high <= 1.0
+    assert set(read["walk"]["controls"]) == {"1.5 too wide", "1.5 too narrow", "shifted by one std"}
