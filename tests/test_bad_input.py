@@ -111,7 +111,7 @@ def test_too_many_states_for_memory(objective, monkeypatch):
     data = sample([(20, False)] * 5, n_dims=2)
     monkeypatch.setattr(gptd_rl.estimators.engines, "available_bytes", lambda: 8 * 100**2)
     with pytest.raises(ValueError, match=r"exact GPTD over 100 distinct states needs .*GiB.*sparse"):
-        GPTD("isotropic", objective=objective, n_restarts=0, method="exact").fit(data)
+        GPTD("isotropic", bootstrap=False, objective=objective, n_restarts=0, method="exact").fit(data)
 
 
 def test_memory_is_counted_by_distinct_states(monkeypatch):

@@ -117,11 +117,12 @@ def test_imports_measures_both_libraries(tmp_path: Path) -> None:
 
 def test_coverage_measures_intervals_and_controls(tmp_path: Path) -> None:
     shares = tmp_path / "coverage.json"
+    options = "--sets 4 --settings walk ring --json"
     command = [
         sys.executable,
         "-m",
         "benchmarks.coverage",
-        *"--sets 4 --settings walk ring --json".split(),
+        *options.split(),
         str(shares),
     ]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
