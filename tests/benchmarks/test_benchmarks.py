@@ -95,3 +95,23 @@ def test_fits_counts_what_it_measures(tmp_path: Path) -> None:
     assert all(row["evaluations"] > 0 for row in read["fits"])
     assert read["irrelevant"] == {"3": 1}
     assert set(read["units"].values()) == {0}
+
+
+def test_coverage_measures_intervals_and_controls(tmp_path: Path) -> None:
+    shares = tmp_path / "coverage.json"
+    options = "--sets 4 --settings walk ring --json"
+    command = [
+        sys.executable,
+        "-m",
+        "benchmarks.coverage",
+        *options.split(),
+        str(shares),
+    ]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert "| instruments | walk |" in done.stdout
+    read = json.loads(shares.read_text())["instruments"]
+    assert set(read) == {"walk", "ring"}
+    low, middle, high = read["walk"]["coverage"]
+    assert 0.0 <= low <= middle <= high <= 1.0
+    assert set(read["walk"]["controls"]) == {"1.5 too wide", "1.5 too narrow", "shifted by one std"}
