@@ -119,9 +119,9 @@ def test_gptd_does_not_bootstrap_where_states_are_not_markov(time_limit, monkeyp
     """Whatever says so, and however many thinnings there are to try."""
     monkeypatch.setattr(planning, "NOT_MARKOV", 2.0)
     data = sampled(Drifting(gamma=0.9, time_limit=time_limit, drift=0.0), 200)
-    v, returns = GPTD(n_restarts=0).fit(data), GPTD(bootstrap=False, n_restarts=0).fit(data)
-    assert not v.bootstrap_ and v.trace_decay_ == 1.0 and v.thinning_ == returns.thinning_
-    assert_allclose(v.theta_, returns.theta_, rtol=1e-3, atol=1e-3)
+    v = GPTD(n_restarts=0).fit(data)
+    assert not v.bootstrap_ and v.trace_decay_ == 1.0 and v.markov_test_ is not None
+    assert v.thinning_ in [trial.thinning for trial in v.thinning_trials_]
 
 
 OTHERS = [dict(noise="deterministic"), *(dict(objective=o) for o in ("marginal_likelihood", "thinned", "loo"))]
