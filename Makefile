@@ -18,7 +18,7 @@ export MPLBACKEND := Agg
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test lint format browser bench-exact bench-sparse bench-selection bench-fits bench-off-policy bench-evaluate bench-policy-iteration bench-threads bench-imports bench-markov clean distclean
+.PHONY: help demo test lint format browser tables bench-exact bench-sparse bench-selection bench-fits bench-off-policy bench-evaluate bench-policy-iteration bench-threads bench-imports bench-markov clean distclean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1|\2/p' Makefile | awk -F'|' '{ printf "%-24s %s\n", $$1, $$2 }'
@@ -41,6 +41,10 @@ format: $(DEV) ## rewrite the sources as `make lint` wants them
 browser: ## install chromium (Debian, as root), for the tests of pages; without it they are skipped
 	command -v chromium || { apt-get -q update && \
 	DEBIAN_FRONTEND=noninteractive apt-get install -q -y --no-install-recommends chromium; }
+
+tables: $(DEV) ## docs/selection.md and docs/off-policy.md from the stored results
+	$(PY) benchmarks/selection.py --from-json > docs/selection.md
+	$(PY) benchmarks/off_policy.py --from-json > docs/off-policy.md
 
 bench-exact: $(DEV) ## time and memory beside other libraries and the LAPACK floor
 	$(PY) benchmarks/exact.py

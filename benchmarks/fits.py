@@ -135,7 +135,7 @@ def change_of_value(seed: int, by: float, shift: float, rewards: float) -> float
 def fits_table(rows: Sequence[dict[str, Any]]) -> str:
     """Markdown, means over seeds."""
     lines = [
-        "| task | n | seconds | evaluations | `bootstrap=False`, seconds | scikit-learn, seconds | scikit-learn / ours |",
+        "| task | n | seconds | evaluations | seconds of returns | scikit-learn | scikit-learn / ours |",
         "|---|---|---|---|---|---|---|",
     ]
     for key in dict.fromkeys((row["task"], row["n"]) for row in rows):
