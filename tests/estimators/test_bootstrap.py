@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pickle
 from concurrent.futures import ProcessPoolExecutor
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -117,11 +118,14 @@ def test_gptd_does_not_bootstrap_from_few_transitions():
 @pytest.mark.parametrize("time_limit", [2, 25], ids=["one thinning", "several"])
 def test_gptd_does_not_bootstrap_where_states_are_not_markov(time_limit, monkeypatch):
     """Whatever says so, and however many thinnings there are to try."""
-    monkeypatch.setattr(planning, "_is_markov", lambda *args: False)
-    data = sampled(Drifting(gamma=0.9, time_limit=time_limit, drift=0.0), 200)
+    markov_test = planning.markov_test
+    monkeypatch.setattr(planning, "markov_test", lambda data: replace(markov_test(data), pvalue=0.0))
+    data = sampled(Drifting(gamma=0.9, time_limit=time_limit, drift=0.0), 400)
     v, returns = GPTD(n_restarts=0).fit(data), GPTD(bootstrap=False, n_restarts=0).fit(data)
-    assert not v.bootstrap_ and v.thinning_ == returns.thinning_
-    assert_allclose(v.predict(states()), returns.predict(states()), rtol=1e-3)
+    assert not v.bootstrap_ and v.trace_decay_ == 1.0
+    assert v.thinning_ == returns.thinning_
+    if len(v.thinning_trials_) > 1:  # of one thinning only, the trial is where the final search starts
+        assert_allclose(v.theta_, returns.theta_, rtol=1e-8)
 
 
 OTHERS = [dict(noise="deterministic"), *(dict(objective=o) for o in ("marginal_likelihood", "thinned", "loo"))]
