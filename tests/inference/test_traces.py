@@ -147,9 +147,7 @@ def test_trace_weights_of_terminated_segments_are_those_of_ridge_regression():
     solution = MomentSolution.of(known)
     left = data.has_transition
     P, y = features(data.states[left]), naive_returns(data)[left]
-    assert_allclose(
-        solution.weights, np.linalg.solve(P.T @ P + solution.shrinkage, P.T @ y), rtol=1e-6, atol=1e-8
-    )
+    assert_allclose(solution.weights, np.linalg.solve(P.T @ P + solution.shrinkage, P.T @ y), rtol=1e-6, atol=1e-8)
     table = features(WALK.cells) @ MomentSolution.of(known, error_variance=1e-9).weights
     averages = [y[data.states[left, 0] == cell].mean() for cell in WALK.cells[:, 0]]
     assert_allclose(table, averages, rtol=1e-5)
