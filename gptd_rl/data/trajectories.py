@@ -285,7 +285,7 @@ class Trajectories:
             lengths=np.concatenate([p.lengths for p in parts]),
             terminated=np.concatenate([p.terminated for p in parts]),
             actions=np.concatenate(with_actions) if with_actions else None,
-            policy_actions=np.concatenate(chosen) if chosen else None,
+            policy_actions=_join_choices(chosen) if chosen else None,
         )
 
     def __getitem__(self, segments: int | slice | ArrayLike) -> Trajectories:
@@ -330,6 +330,17 @@ class Trajectories:
         No transition is lost, only the information that a piece continues in the next one.
         """
         return Trajectories._trusted(**resampling.cut(self, max_transitions))
+
+
+def _join_choices(parts: Sequence[Array]) -> Array:
+    """Weights and actions of all parts; those with fewer choices repeat their first one with weight 0."""
+    n_choices = max(part.shape[1] for part in parts)
+    filled = []
+    for part in parts:
+        more = np.repeat(part[:, :1], n_choices - part.shape[1], axis=1)
+        more[:, :, 0] = 0.0
+        filled.append(np.concatenate([part, more], axis=1))
+    return np.concatenate(filled)
 
 
 def _read_only(array: NDArray[Any]) -> NDArray[Any]:

@@ -124,7 +124,7 @@ class Estimator(Predictions, Parameters, InputPruning, SaveAndLoad):
             comparison = compare(kernel, self._problem(engine, plan), replace(options, start=plan.start))
             if comparison.interrupted:
                 warnings.warn("interrupted: this is the best model found so far.", InterruptedFitWarning, stacklevel=4)
-            self.mean_ = self.mean
+            self.mean_, self._amplification = self.mean, plan.amplification
             model = comparison.best.model.amplified(plan.amplification)
             self._adopt(engine, model, plan.thinning, plan.trace_decay)
         self.comparison_, self.thinning_trials_, self.markov_test_ = comparison, plan.trials, plan.markov_test
@@ -182,7 +182,7 @@ class Estimator(Predictions, Parameters, InputPruning, SaveAndLoad):
             actions=self.actions_,
         )
         copy = type(self)(**self.get_params(deep=False))
-        copy.mean_ = self.mean_
+        copy.mean_, copy._amplification = self.mean_, self._amplification
         copy._adopt(engine, self.model_, self.thinning_, self.trace_decay_)
         return copy
 
@@ -268,6 +268,7 @@ class Estimator(Predictions, Parameters, InputPruning, SaveAndLoad):
         return evaluate_mean(self._mean_of_rows(self.mean_, self.actions_), rows)
 
     mean_: Mean = None
+    _amplification: float = 1.0  # of the prior variance that was selected, off-policy
 
     # ---------------------------------------------------------------------------------- evidence
 
@@ -333,13 +334,13 @@ class Estimator(Predictions, Parameters, InputPruning, SaveAndLoad):
                 self.evidence_,
             )
         )
-        return dict(header, params=params), arrays
+        return dict(header, params=params, amplification=self._amplification), arrays
 
     @classmethod
     def from_arrays(cls, header: dict[str, Any], arrays: dict[str, Any]) -> Self:
         """The fitted model again."""
         v = cls._unfitted(header)
-        v.mean_ = v.mean
+        v.mean_, v._amplification = v.mean, header.get("amplification", 1.0)
         fitted, engine = fitted_from(header, arrays, v.noise, v.sparse_variance)
         v._set(fitted)
         v.engine_ = engine

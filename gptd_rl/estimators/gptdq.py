@@ -235,7 +235,7 @@ class GPTDQ(GreedyQ):
     def _bootstraps(self, policy: Any) -> bool:
         """Whether Q bootstraps in any case: if asked for, and off-policy, where returns are those of another policy."""
         off_policy = policy is not None and self.objective == "auto" and self.noise == "stochastic"
-        return self.bootstrap is True or (off_policy and self.bootstrap == "auto")
+        return off_policy if self.bootstrap == "auto" else bool(self.bootstrap)  # NumPy's True is one, too
 
     @one_blas_thread()
     def partial_fit(

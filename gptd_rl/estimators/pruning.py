@@ -67,6 +67,7 @@ def _prune(v: Any, threshold: float) -> Any:
     if isinstance(kernel, Kernel):  # over all inputs, pruned before or not
         kernel = kernel.take_inputs(columns[columns < v.data_.n_dims - v.actions_.n_categorical])
     pruned = type(v)(**v.get_params(deep=False) | dict(mean=v.mean_))
-    pruned._fit(engine.with_inputs(columns), Plan(v.trace_decay_, v.thinning_), kernel)
+    plan = Plan(v.trace_decay_, v.thinning_, amplification=v._amplification)
+    pruned._fit(engine.with_inputs(columns), plan, kernel)
     pruned.pruning_ = Pruning(kept, np.setdiff1d(v.inputs_, kept), v.evidence_, pruned.evidence_)
     return pruned

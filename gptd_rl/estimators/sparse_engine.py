@@ -123,11 +123,16 @@ class SparseEngine:
         """How inducing points are chosen."""
         if self.is_exact:
             assert self.summary.distinct is not None
-            states = np.unique(self.summary.distinct[:, self.inputs], axis=0)
+            states = np.unique(np.concatenate([self.summary.distinct[:, self.inputs], self._points]), axis=0)
             return InducingPointSelector(states, len(states), None, takes_all=True)
-        candidates = np.unique(self.sample.states, axis=0)
+        candidates = np.unique(self._points, axis=0)
         picked = evenly_spaced(len(candidates), self.options.n_candidates)
         return InducingPointSelector(candidates[picked], self.options.subset_size, self.options.tolerance)
+
+    @property
+    def _points(self) -> Array:
+        """States of the sample; off-policy also the pairs that follow, which the logged ones may not represent."""
+        return self.sample.states if self.sample.policy_actions is None else Transitions.of(self.sample).points
 
     def selection_problem(self, name: str, every: int) -> SelectionProblem:
         """The bound, thinned or not; a leave-one-out objective of a contiguous sample."""

@@ -6,6 +6,8 @@ import numpy as np
 import pytest
 from numpy.testing import assert_allclose, assert_array_equal
 
+from gptd_rl.data.actions import DiscreteActions
+from gptd_rl.data.logged_pairs import logged_pairs
 from gptd_rl.data.trajectories import Trajectories
 from gptd_rl.temporal.differences import TemporalDifference
 from gptd_rl.temporal.means import check_mean, evaluate_mean, subtract_mean, values_at
@@ -102,3 +104,77 @@ def test_evaluate_mean_names_bad_answers(mean: object, error: type[Exception], t
 
 def test_evaluate_mean_does_not_ask_about_no_states() -> None:
     assert evaluate_mean(lambda x: 1 / 0, np.zeros((0, 2))).shape == (0,)
+
+
+# ------------------------------------------------------------------------------------------ logged pairs
+
+
+def critic(pairs: np.ndarray) -> np.ndarray:
+    return np.sin(pairs[:, 0]) + pairs[:, 1] * (1.0 + pairs[:, 2])
+
+
+class Lazy:
+    """A stochastic policy of two actions."""
+
+    def action_probabilities(self, states: np.ndarray) -> np.ndarray:
+        up = 1.0 / (1.0 + np.exp(-states[:, 0]))
+        return np.column_stack([1.0 - up, up])
+
+
+def pairs_of(policy: object) -> tuple[Trajectories, Trajectories]:
+    """Regression targets, terminated and truncated segments with actions, and their pairs."""
+    rng = np.random.default_rng(0)
+    lengths, terminated = np.array([1, 5, 4, 3, 2]), np.array([True, True, False, True, False])
+    last = np.cumsum(lengths) - 1
+    rewards, discounts = rng.normal(size=15), rng.uniform(0.5, 1.0, size=15)
+    discounts[last] = rewards[last[1:]] = 0.0
+    actions = rng.integers(2, size=15)
+    actions[last[1:]] = 0
+    data = Trajectories(rng.normal(size=(15, 2)), rewards, discounts, lengths, terminated, actions)
+    pairs = logged_pairs(data, DiscreteActions(2), policy)  # type: ignore[arg-type]
+    assert pairs is not None
+    return data, pairs
+
+
+@pytest.mark.parametrize("policy", [Lazy(), lambda x: int(x[1] > 0)], ids=["stochastic", "deterministic"])
+def test_subtract_mean_of_logged_pairs_by_a_loop(policy) -> None:
+    """The reward becomes r − m(x, a) + γ Σ π(a'|x') m(x', a'), without what follows a terminal state."""
+    data, pairs = pairs_of(policy)
+
+    def m(x: np.ndarray, a: int) -> float:
+        return float(critic(np.array([[*x, a]]))[0])
+
+    def follows(x: np.ndarray) -> float:
+        if not isinstance(policy, Lazy):
+            return m(x, policy(x))
+        return sum(p * m(x, a) for a, p in enumerate(policy.action_probabilities(x[None])[0]))
+
+    assert data.actions is not None
+    expected = np.zeros(len(data))
+    for start, length, terminated in zip(data.starts, data.lengths, data.terminated, strict=True):
+        for i in range(start, start + max(1, length - 1)):
+            into_terminal = terminated and i + 2 == start + length
+            expected[i] = data.rewards[i] - m(data.states[i], int(data.actions[i]))
+            if length > 1 and not into_terminal:
+                expected[i] += data.discounts[i] * follows(data.states[i + 1])
+    found = subtract_mean(pairs, critic)
+    assert_allclose(found.rewards, expected, rtol=1e-12, atol=1e-14)
+    assert_array_equal(found.states, pairs.states)
+    assert_allclose(subtract_mean(pairs, None).rewards, pairs.rewards)
+
+
+def test_subtract_mean_of_the_logging_policy_is_r_minus_h_m() -> None:
+    """Without a policy the next pair follows: the same as for states, segment by segment."""
+    _, pairs = pairs_of(None)
+    plain = Trajectories(pairs.states, pairs.rewards, pairs.discounts, pairs.lengths, pairs.terminated)
+    assert_allclose(subtract_mean(pairs, critic).rewards, subtract_mean(plain, critic).rewards, rtol=1e-12, atol=1e-14)
+
+
+def test_subtract_mean_of_the_q_of_the_policy_leaves_nothing() -> None:
+    """Q of a walk that always goes on is −(3 − x): no reward is left, whatever the data did."""
+    walk = dict(observations=[[0.0], [0.0], [1.0], [2.0], [2.0], [3.0]], actions=[0, 1, 1, 0, 1], rewards=-np.ones(5))
+    data = Trajectories.from_episodes([walk | dict(terminated=True)], gamma=1.0)
+    pairs = logged_pairs(data, DiscreteActions(2), lambda x: 1)
+    assert pairs is not None
+    q = lambda rows: rows[:, 0] - 3.0 - (rows[:, 1] == 0)  # noqa: E731
+    assert_allclose(subtract_mean(pairs, q).rewards, 0.0, atol=1e-15)
