@@ -1,4 +1,4 @@
-"""Values from whole returns by instruments: traces against loops, ridge regression of returns, blocks, shards, files."""
+"""Values from whole returns by instruments: traces against loops, ridge regression, blocks, shards, files."""
 
 from __future__ import annotations
 
