@@ -38,8 +38,9 @@ TRIAL_SIZE = 200
 TRIAL_STATES = 500
 # Noise of less than this share of the returns' variance is none.
 NEGLIGIBLE_NOISE = 5e-3
-# From this share on values may bootstrap. With less noise returns are as good, and do not spread errors of fit.
-MUCH_NOISE = 0.06
+# Values may bootstrap from this noise share on, if episodes are predicted from the others with at least this error, as a
+# share of the variance, too. With less noise returns are as good, and do not spread errors of fit.
+MUCH_NOISE, MUCH_ERROR = 0.06, 0.3
 # States that a thinning must leave, to tell noise from a value function that few states do not resolve.
 MIN_THINNED = 30
 
@@ -130,7 +131,9 @@ def choose(
     results = [trials.run(largest)]
     if results[0].noise_share < NEGLIGIBLE_NOISE:
         return None, results
-    if bootstraps is not None and results[0].noise_share >= MUCH_NOISE and bootstraps():
+    error_share = results[0].error ** 2 / trials.scale.return_variance
+    is_noisy = results[0].noise_share >= MUCH_NOISE and error_share >= MUCH_ERROR
+    if bootstraps is not None and is_noisy and bootstraps():
         return results[0], results
     for every in reversed(smaller):
         results.insert(0, trials.run(every, results[0].found))
