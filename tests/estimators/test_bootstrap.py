@@ -13,7 +13,7 @@ from numpy.testing import assert_allclose, assert_array_equal
 from sklearn.base import clone
 
 import gptd_rl
-from gptd_rl import ARD, GPTD, Isotropic, Trajectories
+from gptd_rl import ARD, GPTD, Isotropic, Trajectories, markov_test
 from gptd_rl.estimators import planning
 from gptd_rl.estimators.planning import MIN_TRANSITIONS
 from gptd_rl.exceptions import InterruptedFitWarning, NotFittedError
@@ -118,7 +118,6 @@ def test_gptd_does_not_bootstrap_from_few_transitions():
 @pytest.mark.parametrize("time_limit", [2, 25], ids=["one thinning", "several"])
 def test_gptd_does_not_bootstrap_where_states_are_not_markov(time_limit, monkeypatch):
     """Whatever says so, and however many thinnings there are to try."""
-    markov_test = planning.markov_test
     monkeypatch.setattr(planning, "markov_test", lambda data: replace(markov_test(data), pvalue=0.0))
     data = sampled(Drifting(gamma=0.9, time_limit=time_limit, drift=0.0), 400)
     v, returns = GPTD(n_restarts=0).fit(data), GPTD(bootstrap=False, n_restarts=0).fit(data)

@@ -157,9 +157,11 @@ def test_plan_that_is_given_asks_no_test(options, trace_decay, monkeypatch):
 
 
 def test_plan_of_whole_returns_is_right_where_bootstrapping_is_not():
-    """Cov(seen, seen − γ·seen') = 1.25 − γφ: bootstrapping says 2.3·seen, returns 4.2·seen, as it is; both with bars."""
+    """Cov(seen, seen − γ·seen') = 1.25 − γφ: bootstrapping says 2.3·seen, returns 4.2·seen, as it is."""
     mdp, x = Blurred(), np.linspace(-1.5, 1.5, 9)[:, None]
-    truth, auto, told, shares, wrong = mdp.value(x), [], [], [], []
+    truth, auto, told = mdp.value(x), [], []
+    shares: list[float] = []
+    wrong: list[float] = []
     for seed in range(6):
         data = sampled(mdp, 1000, seed)
         v, w = quick().fit(data), quick(bootstrap=True).fit(data)
@@ -168,7 +170,7 @@ def test_plan_of_whole_returns_is_right_where_bootstrapping_is_not():
         told.append(rmse(w.predict(x), truth))
         for found, model in ((shares, v), (wrong, w)):
             lower, upper = model.confidence_interval(x)
-            found.append(np.mean((lower < truth) & (truth < upper)))
+            found.append(float(np.mean((lower < truth) & (truth < upper))))
     assert np.mean(auto) < 0.6 * np.mean(told)
     assert np.mean(shares) >= 0.85
     assert np.mean(wrong) < 0.5  # the control
