@@ -67,6 +67,8 @@ class Model:
 
     def amplified(self, factor: float) -> Model:
         """Return the same model with `factor` times the prior variance, except for amplitudes that are fixed."""
+        if factor == 1.0:
+            return self
         scales = np.arange(len(self.theta)) < self.kernel.n_amplitudes
         return self.with_theta(self.theta + np.where(scales & self.is_free, np.log(factor), 0.0))
 
