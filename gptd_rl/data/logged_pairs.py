@@ -99,7 +99,7 @@ def _probabilities(policy: Any, states: Array, n_actions: int) -> Array:
     sums = found.sum(axis=1)
     wrong = ~(found >= 0.0).all(axis=1) | ~(np.abs(sums - 1.0) <= SUM_TOLERANCE)
     if (bad := np.flatnonzero(wrong)).size:
-        row = np.array2string(found[bad[0]], max_line_width=np.inf, threshold=10)  # in one line, however many
+        row = np.array2string(found[bad[0]], max_line_width=10_000, threshold=10)  # in one line, however many
         raise ValueError(
             f"action_probabilities must be at least 0 and sum to 1 in each state; in state {bad[0]} they are "
             f"{row}, with sum {sums[bad[0]]:g}."

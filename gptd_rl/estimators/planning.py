@@ -16,8 +16,7 @@ from typing import Any
 import numpy as np
 
 from gptd_rl.data.trajectories import Trajectories
-from gptd_rl.estimators.markov import MarkovTest
-from gptd_rl.estimators.markov import markov_test as markov_test
+from gptd_rl.estimators.markov import MarkovTest, markov_test
 from gptd_rl.exceptions import RelevanceWarning
 from gptd_rl.kernels import ActionDelta, Kernel
 from gptd_rl.selection import thinning

@@ -166,7 +166,7 @@ def test_logged_pairs_of_a_deterministic_policy(mix, policy):
 @every_mix
 def test_logged_pairs_of_a_policy_that_tells_probabilities(mix):
     data = with_actions(mix)
-    pairs = logged_pairs(data, DISCRETE, Softmax())  # type: ignore[arg-type]
+    pairs = logged_pairs(data, DISCRETE, Softmax())
     assert pairs is not None
     chosen = []
     for x in data.states:
@@ -210,13 +210,13 @@ def test_policy_actions_asks_for_actions_where_probabilities_would_be_densities(
         def predict(self, observations: np.ndarray, deterministic: bool = False) -> tuple[np.ndarray, None]:
             return observations[:, 0], None
 
-    found = policy_actions(Both(), ASKED, ContinuousActions(()))  # type: ignore[arg-type]
+    found = policy_actions(Both(), ASKED, ContinuousActions(()))
     assert_allclose(found, np.column_stack([np.ones(9), ASKED[:, 0]])[:, None])
 
 
 def test_policy_actions_makes_probabilities_sum_to_one_exactly():
     """A policy in single precision misses 1 by a little: that is no error, and Q is no larger for it."""
-    rough = np.float32([0.2, 0.3, 0.5]) * np.float32(1.00001)
+    rough = np.array([0.2, 0.3, 0.5], dtype=np.float32) * np.float32(1.00001)
     found = policy_actions(Answers(rough), ASKED[:1], DISCRETE)  # type: ignore[arg-type]
     assert abs(found[0, :, 0].sum() - 1.0) < 1e-15
     assert_allclose(found[0, :, 0], [0.2, 0.3, 0.5], rtol=1e-6)
@@ -318,8 +318,13 @@ def test_policy_actions_refuses_answers_that_are_no_actions(policy, actions, err
 # ------------------------------------------------------------------------------------------ parts and copies
 
 
-PAIRS = logged_pairs(with_actions("targets and runs"), DISCRETE, Softmax())  # type: ignore[arg-type]
-assert PAIRS is not None
+def softmax_pairs() -> Trajectories:
+    pairs = logged_pairs(with_actions("targets and runs"), DISCRETE, Softmax())
+    assert pairs is not None
+    return pairs
+
+
+PAIRS = softmax_pairs()
 
 
 def choices_of(data: Trajectories) -> np.ndarray:

@@ -1,4 +1,4 @@
-"""Values from whole returns by instruments: traces against loops, ridge regression, blocks, shards, files."""
+"""Values from whole returns by instruments: traces against loops, regression of returns, blocks, shards, files."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 from numpy.testing import assert_allclose, assert_array_equal
 
 import gptd_rl
-from gptd_rl import GPTD, Trajectories
+from gptd_rl import GPTD, Trajectories, markov_test
 from gptd_rl.estimators import planning
 from gptd_rl.inference import instrumental, traces
 from gptd_rl.inference.instrumental import InstrumentalPosterior, MomentSolution, MomentStatistics, WhiteFeatures
@@ -131,7 +131,7 @@ def test_trace_statistics_of_truncated_segments_bootstrap_at_their_ends_only():
     """A = Σ ψ_s(ψ_s − γ…ψ_L)ᵀ: the value of the state where the segment was cut off."""
     data = CASES["truncated"]
     features = features_of(data)
-    psi, A = features(data.states), 0.0
+    psi, A = features(data.states), np.zeros((len(features), len(features)))
     for places in segments(data):
         for s in places[:-1]:
             A = A + np.outer(psi[s], psi[s] - np.prod(data.discounts[s : places[-1]]) * psi[places[-1]])
@@ -203,8 +203,7 @@ both_methods = pytest.mark.parametrize("options", METHODS.values(), ids=METHODS.
 @pytest.fixture
 def not_markov(monkeypatch):
     """Whatever the data, they are not taken for Markov."""
-    test = planning.markov_test
-    monkeypatch.setattr(planning, "markov_test", lambda data: replace(test(data), pvalue=0.0))
+    monkeypatch.setattr(planning, "markov_test", lambda data: replace(markov_test(data), pvalue=0.0))
 
 
 def by_hand(v: GPTD, data: Trajectories) -> InstrumentalPosterior:
