@@ -38,8 +38,8 @@ TRIAL_SIZE = 200
 TRIAL_STATES = 500
 # Noise of less than this share of the returns' variance is none.
 NEGLIGIBLE_NOISE = 5e-3
-# Values may bootstrap from this noise share on, if episodes are predicted from the others with at least this error, as a
-# share of the variance, too. With less noise returns are as good, and do not spread errors of fit.
+# Values may bootstrap from this noise share on, if the squared error of episodes predicted from the others is at least
+# this share of the variance, too. With less noise returns are as good, and do not spread errors of fit.
 MUCH_NOISE, MUCH_ERROR = 0.06, 0.3
 # States that a thinning must leave, to tell noise from a value function that few states do not resolve.
 MIN_THINNED = 30
