@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from gptd_rl.data.actions import ContinuousActions, DiscreteActions
-from gptd_rl.data.state_actions import query_policy
+from gptd_rl.data.state_actions import query_policy, require_actions
 from gptd_rl.data.trajectories import Trajectories
 from gptd_rl.types import Array, Policy
 
@@ -48,10 +48,7 @@ def logged_pairs(
         States are pairs, of shape (n, n_dims + n_columns); `policy_actions` has shape (n, n_choices, 1 + n_columns):
         weight, then action. The pair of a last state holds an arbitrary action.
     """
-    if data.actions is None:
-        raise ValueError(
-            "the data have no actions, and Q needs them: collect(…) keeps them; from_episodes(…) takes `actions` [T]."
-        )
+    require_actions(data)
     is_taken = data.has_transition | (data.lengths == 1)[data.segment_of]
     taken = np.zeros((len(data), actions.n_columns))
     taken[is_taken] = actions.encode(np.asarray(data.actions)[is_taken])

@@ -47,16 +47,21 @@ def to_state_actions(
     Trajectories or None
         States are pairs, of shape (n_pairs, n_dims + n_columns).
     """
-    if data.actions is None:
-        raise ValueError(
-            "the data have no actions, and Q needs them: collect(…) keeps them; from_episodes(…) takes `actions` [T]."
-        )
+    require_actions(data)
     single = data.lengths == 1
     runs = None if single.all() else _run_pairs(data[~single], actions, policy)
     if not single.any():
         return runs
     targets = _target_pairs(data[single], actions)
     return targets if runs is None else runs + targets
+
+
+def require_actions(data: Trajectories) -> None:
+    """Refuse data without actions."""
+    if data.actions is None:
+        raise ValueError(
+            "the data have no actions, and Q needs them: collect(…) keeps them; from_episodes(…) takes `actions` [T]."
+        )
 
 
 def _target_pairs(data: Trajectories, actions: DiscreteActions | ContinuousActions) -> Trajectories:
