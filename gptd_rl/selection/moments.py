@@ -5,7 +5,7 @@ moves, represent K to rounding where it is smooth:
 
     S = BBᵀ + FᵀΦCΦᵀF + σ²I        B = FᵀK_nm L⁻ᵀ        K_mm = LLᵀ
 
-An evaluation takes O(n·m) kernel values, so all transitions are used, however many there are.
+An evaluation takes O(n·m) kernel values: of up to MAX_ROWS transitions, evenly spaced over the data.
 """
 
 from __future__ import annotations
