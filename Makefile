@@ -43,8 +43,10 @@ browser: ## install chromium (Debian, as root), for the tests of pages; without 
 	DEBIAN_FRONTEND=noninteractive apt-get install -q -y --no-install-recommends chromium; }
 
 tables: $(DEV) ## docs/selection.md and docs/off-policy.md from the stored results
-	$(PY) benchmarks/selection.py --from-json > docs/selection.md
-	$(PY) benchmarks/off_policy.py --from-json > docs/off-policy.md
+	@printf '# Estimating V\n\nWritten by `make tables` from `benchmarks/results/selection.json` (`python benchmarks/selection.py`, seeds 100 to 109).\n\n' > docs/selection.md
+	$(PY) benchmarks/selection.py --from-json >> docs/selection.md
+	@printf '# Estimating Q off-policy\n\nWritten by `make tables` from `benchmarks/results/off_policy.json` (`python benchmarks/off_policy.py`, seeds 100 to 104).\n\n' > docs/off-policy.md
+	$(PY) benchmarks/off_policy.py --from-json >> docs/off-policy.md
 
 bench-exact: $(DEV) ## time and memory beside other libraries and the LAPACK floor
 	$(PY) benchmarks/exact.py
