@@ -37,11 +37,14 @@ class LatentGridworld(Dynamics):
         Number of coordinates beside x. The paper has one, y.
     step_reward : float
         Reward of every step.
+    slip : float
+        Probability that x moves the other way.
     """
 
     size: int = 11
     n_irrelevant: int = 1
     step_reward: float = -1.0
+    slip: float = 0.0
 
     def __post_init__(self) -> None:
         check_number("size", self.size, minimum=3, integer=True)
@@ -49,6 +52,9 @@ class LatentGridworld(Dynamics):
             raise ValueError(f"size: expected an odd number, so that there is a middle column, got {self.size}.")
         check_number("n_irrelevant", self.n_irrelevant, minimum=0, integer=True)
         check_number("step_reward", self.step_reward)
+        check_number("slip", self.slip, minimum=0.0)
+        if self.slip > 1:
+            raise ValueError(f"slip: expected a probability, got {self.slip!r}.")
 
     @property
     def middle(self) -> int:
@@ -110,6 +116,8 @@ class LatentGridworld(Dynamics):
         """
         forward = rng.integers(2, size=states.shape)
         forward[:, 0] = actions
+        if self.slip > 0:
+            forward[:, 0] ^= rng.random(len(states)) < self.slip
         reached = np.clip(states + (2 * forward - 1), 1, self.size)
         return reached, np.full(len(states), self.step_reward), self.is_terminal(reached)
 

@@ -58,7 +58,8 @@ class TowardsMiddle:
     def value(self, observations: ArrayLike, gamma: float) -> NDArray[np.float64]:
         """True values of the policy.
 
-        It needs d = |x − middle| steps of reward r, so V = r (1 − γᵈ) / (1 − γ).
+        It needs d = |x − middle| steps of reward r, so V = r (1 − γᵈ) / (1 − γ). Where it may slip with probability p,
+        V(d) = r + γ(1 − p) V(d − 1) + γp V(d + 1), V(0) = 0, and the border is a wall.
 
         Parameters
         ----------
@@ -73,8 +74,19 @@ class TowardsMiddle:
         if not 0 <= gamma <= 1:
             raise ValueError(f"gamma: expected a number from 0 to 1, got {gamma!r}.")
         steps = np.abs(self._columns(observations) - self.task.middle)
+        if self.task.slip > 0:
+            return self._values_by_distance(gamma)[steps.astype(np.int64)]
         discounted = steps if gamma == 1 else (1 - gamma**steps) / (1 - gamma)
         return self.task.step_reward * discounted
+
+    def _values_by_distance(self, gamma: float) -> NDArray[np.float64]:
+        """V at 0, 1, … steps from the middle column, where x may slip."""
+        n, p = self.task.middle - 1, self.task.slip
+        distances = np.arange(n)  # less one
+        A = np.eye(n)  # [n, n]
+        A[distances[1:], distances[:-1]] -= gamma * (1 - p)
+        A[distances, np.minimum(distances + 1, n - 1)] -= gamma * p
+        return np.r_[0.0, np.linalg.solve(A, np.full(n, self.task.step_reward))]
 
     def _columns(self, observations: ArrayLike) -> NDArray[np.float64]:
         array = np.asarray(observations, dtype=np.float64)

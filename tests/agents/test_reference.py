@@ -65,6 +65,16 @@ def test_towards_middle_value_is_the_return_of_the_policy(task, gamma):
     assert_allclose(agent.value(task.observe(states), gamma), total, rtol=1e-12)
 
 
+@pytest.mark.parametrize("gamma", [0.0, 0.9, 1.0])
+def test_towards_middle_value_satisfies_the_bellman_equation_where_it_slips(gamma):
+    task = LatentGridworld(size=7, slip=0.3, step_reward=-2.0)
+    V = dict(zip(range(1, 8), TowardsMiddle(task).value([[x, 1.0] for x in range(1, 8)], gamma), strict=True))
+    assert V[4] == 0
+    for x in (1, 2, 3, 5, 6, 7):
+        ahead, back = (x + 1, max(x - 1, 1)) if x < 4 else (x - 1, min(x + 1, 7))
+        assert_allclose(V[x], -2 + gamma * (0.7 * V[ahead] + 0.3 * V[back]), rtol=1e-12)
+
+
 def test_towards_middle_value_is_zero_in_the_middle():
     assert TowardsMiddle().value([[6.0, 1.0]], gamma=0.9) == 0
 
