@@ -3,6 +3,7 @@
 - `gptd_rl/PendulumSwingUp-v0`: the paper's pendulum, with five torques to choose from
 - `gptd_rl/PendulumSwingUpContinuous-v0`: the same with continuous torques
 - `gptd_rl/LatentGridworld-v0`: the paper's gridworld with irrelevant coordinates
+- `gptd_rl/CartPoleSwingUp-v0`: PILCO's pole on a cart, with five forces to choose from
 
 Importing `gptd_rl` registers them; `gymnasium.make("gptd_rl:gptd_rl/...")` imports it first.
 """
@@ -13,11 +14,15 @@ from typing import Any
 
 import gymnasium as gym
 
-from gptd_rl.envs import gridworld, pendulum
+from gptd_rl.envs import cartpole, gridworld, pendulum
+from gptd_rl.envs.cartpole import CartPoleSwingUp, CartPoleSwingUpEnv, CartPoleSwingUpVectorEnv
 from gptd_rl.envs.gridworld import LatentGridworld, LatentGridworldEnv, LatentGridworldVectorEnv
 from gptd_rl.envs.pendulum import PendulumSwingUp, PendulumSwingUpEnv, PendulumSwingUpVectorEnv
 
 __all__ = [
+    "CartPoleSwingUp",
+    "CartPoleSwingUpEnv",
+    "CartPoleSwingUpVectorEnv",
     "LatentGridworld",
     "LatentGridworldEnv",
     "LatentGridworldVectorEnv",
@@ -37,10 +42,16 @@ _GRIDWORLD = dict(
     vector_entry_point="gptd_rl.envs.gridworld:LatentGridworldVectorEnv",
     max_episode_steps=gridworld.MAX_EPISODE_STEPS,
 )
+_CARTPOLE = dict(
+    entry_point="gptd_rl.envs.cartpole:CartPoleSwingUpEnv",
+    vector_entry_point="gptd_rl.envs.cartpole:CartPoleSwingUpVectorEnv",
+    max_episode_steps=cartpole.MAX_EPISODE_STEPS,
+)
 _SPECIFICATIONS: dict[str, dict[str, Any]] = {
     "gptd_rl/PendulumSwingUp-v0": _PENDULUM,
     "gptd_rl/PendulumSwingUpContinuous-v0": {**_PENDULUM, "kwargs": {"n_torques": None}},
     "gptd_rl/LatentGridworld-v0": _GRIDWORLD,
+    "gptd_rl/CartPoleSwingUp-v0": _CARTPOLE,
 }
 
 

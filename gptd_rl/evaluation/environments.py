@@ -32,6 +32,7 @@ NAMES = {
     "PendulumSwingUp": ("angle", "angular velocity"),
     "PendulumSwingUpContinuous": ("angle", "angular velocity"),
     "LatentGridworld": ("x", "y"),
+    "CartPoleSwingUp": ("position", "velocity", "cos θ", "sin θ", "angular velocity"),
 }
 
 

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from numpy.testing import assert_allclose, assert_array_equal
 from scipy.integrate import solve_ivp
 
-from gptd_rl.envs import LatentGridworld, PendulumSwingUp, register_environments
+from gptd_rl.envs import CartPoleSwingUp, LatentGridworld, PendulumSwingUp, register_environments
 from gptd_rl.envs.pendulum import wrap_angles
 
 register_environments()
@@ -25,12 +25,15 @@ register_environments()
 PENDULUM = "gptd_rl/PendulumSwingUp-v0"
 CONTINUOUS = "gptd_rl/PendulumSwingUpContinuous-v0"
 GRIDWORLD = "gptd_rl/LatentGridworld-v0"
-IDS = [PENDULUM, CONTINUOUS, GRIDWORLD]
+CARTPOLE = "gptd_rl/CartPoleSwingUp-v0"
+IDS = [PENDULUM, CONTINUOUS, GRIDWORLD, CARTPOLE]
 VARIANTS: list[tuple[str, dict[str, Any]]] = [
     *((env_id, {}) for env_id in IDS),
     (PENDULUM, {"observation": "cos_sin", "n_torques": 2, "max_speed": 4.3}),
     (GRIDWORLD, {"n_irrelevant": 20, "size": 5}),
     (GRIDWORLD, {"n_irrelevant": 0}),
+    (GRIDWORLD, {"slip": 0.2}),
+    (CARTPOLE, {"observation": "angle", "n_forces": None, "rail": 0.3}),
 ]
 
 
@@ -148,6 +151,11 @@ def test_step_refuses_torques_outside_the_box(action):
         (GRIDWORLD, {"size": 10}, "size: expected an odd number.*, got 10"),
         (GRIDWORLD, {"size": 1}, "size: expected an integer >= 3, got 1"),
         (GRIDWORLD, {"n_irrelevant": -1}, "n_irrelevant: expected an integer >= 0, got -1"),
+        (GRIDWORLD, {"slip": 1.2}, "slip: expected a probability, got 1.2"),
+        (CARTPOLE, {"length": 0}, "length: expected a finite number > 0, got 0"),
+        (CARTPOLE, {"n_forces": 1}, "n_forces .*expected an integer >= 2, got 1"),
+        (CARTPOLE, {"start_spread": 3}, "start_spread: expected less than rail, .* got 3"),
+        (CARTPOLE, {"observation": "sin"}, "expected 'angle' or 'cos_sin', got 'sin'"),
     ],
 )
 def test_make_refuses_bad_constants_in_one_line(env_id, constants, message):
@@ -164,6 +172,8 @@ def test_make_refuses_bad_constants_in_one_line(env_id, constants, message):
         (PENDULUM, {"state": [1, 0, 0]}, r"expected 2 numbers .* got an array of shape \(1, 3\)"),
         (PENDULUM, {"state": [0.05, 0.2]}, r"not terminal, got \[0.05, 0.2\]"),
         (PENDULUM, {"state": [4, 0]}, r"inside the state space .* got \[4.0, 0.0\]"),
+        (CARTPOLE, {"state": [2.4, 0, 0, 0]}, "not terminal"),
+        (CARTPOLE, {"state": [0, 0, 4, 0]}, "inside the state space"),
         (GRIDWORLD, {"state": [6, 1]}, "not terminal"),
         (GRIDWORLD, {"state": [1.5, 1]}, "inside the state space"),
         (GRIDWORLD, {"state": [1, np.nan]}, "inside the state space"),
@@ -183,13 +193,13 @@ def test_reset_in_a_given_state():
 # In other processes
 
 
-@pytest.mark.parametrize("env_id", IDS)
-def test_make_imports_the_package_in_a_new_process(env_id):
+@pytest.mark.parametrize(("env_id", "n_dims"), [(PENDULUM, 2), (CONTINUOUS, 2), (GRIDWORLD, 2), (CARTPOLE, 5)])
+def test_make_imports_the_package_in_a_new_process(env_id, n_dims):
     code = f"import gymnasium; print(gymnasium.make('gptd_rl:{env_id}').reset(seed=0)[0].shape)"
     root = Path(__file__).resolve().parents[2]
     command = [sys.executable, "-W", "error", "-c", code]
     done = subprocess.run(command, cwd=root, capture_output=True, text=True, check=False)
-    assert done.stdout == "(2,)\n", done.stderr
+    assert done.stdout == f"({n_dims},)\n", done.stderr
 
 
 def test_make_in_async_vector_env():
@@ -222,11 +232,15 @@ def test_make_in_subproc_vec_env():
 @pytest.mark.parametrize("env_id", IDS)
 @pytest.mark.parametrize("limit", [None, 3, -1])
 def test_make_vec_time_limit_equals_make(env_id, limit):
-    constants = {"size": 1001} if env_id == GRIDWORLD else {"goal_speed": 1e-9}  # no other end
+    endless: dict[str, dict[str, Any]] = {
+        GRIDWORLD: {"size": 1001},
+        CARTPOLE: {"rail": 1e9, "n_forces": 3},
+    }  # no other end
+    constants = endless.get(env_id, {"goal_speed": 1e-9})
     keywords = {} if limit is None else {"max_episode_steps": limit}
     one = make(env_id, **keywords, **constants)
     many = make_vec(env_id, 2, **keywords, **constants)
-    state = [1, 1] if env_id == GRIDWORLD else [-3, 0]
+    state = {GRIDWORLD: [1, 1], CARTPOLE: [0, 0, -3, 0]}.get(env_id, [-3, 0])
     one.reset(options={"state": state})
     many.reset(options={"state": [state, state]})
     action = np.zeros_like(one.action_space.sample())
@@ -249,6 +263,8 @@ def test_vector_env_refuses_bad_time_limits(limit):
 
 def test_vector_env_step_equals_single_steps():
     for env_id, constants in VARIANTS:
+        if "slip" in constants:
+            continue  # every coordinate is drawn
         many = make_vec(env_id, 5, **constants)
         many.reset(seed=1)
         many.action_space.seed(0)
@@ -466,6 +482,96 @@ def test_pendulum_states_of_inverts_observe(observation):
     assert_allclose(task.states_of(task.observe(states)), states, atol=1e-6)
 
 
+# The cart with a pole
+
+
+@pytest.mark.parametrize("force", [-10.0, 0.0, 5.0])
+def test_cartpole_step_equals_accurate_integrator_of_pilco(force):
+    """The equations of PILCO's cart pole, whose angle is π − θ: zero hanging down."""
+    task = CartPoleSwingUp(cart_mass=0.7, pole_mass=0.4, length=0.8, friction=0.2)
+    M, m, l, b, g = 0.7, 0.4, 0.8, 0.2, 9.82
+
+    def derivative(_, x):
+        _, speed, angle, spin = x
+        sin, cos = np.sin(angle), np.cos(angle)
+        pull = 2 * m * l * spin**2 * sin + 3 * m * g * sin * cos + 4 * (force - b * speed)
+        turn = -3 * m * l * spin**2 * sin * cos - 6 * (M + m) * g * sin - 6 * (force - b * speed) * cos
+        return speed, pull / (4 * (M + m) - 3 * m * cos**2), spin, turn / (4 * l * (M + m) - 3 * m * l * cos**2)
+
+    state = np.array([0.3, -1.0, 2.0, 4.0])
+    mirrored = [0.3, -1.0, np.pi - 2.0, -4.0]
+    x = solve_ivp(derivative, (0, task.dt), mirrored, rtol=1e-12, atol=1e-12).y[:, -1]
+    expected = [x[0], x[1], np.pi - x[2], -x[3]]
+    assert_allclose(task.advance(state[None], np.array([force]))[0], expected, atol=2e-6)
+
+
+def test_cartpole_conserves_energy_and_momentum_without_friction_and_force():
+    task = CartPoleSwingUp(friction=0.0, substeps=20, rail=100.0)
+    M, m, l, g = task.cart_mass, task.pole_mass, task.length, task.gravity
+
+    def conserved(states):
+        _, speeds, angles, spins = states.T
+        middle = speeds + l / 2 * np.cos(angles) * spins, -l / 2 * np.sin(angles) * spins  # of the pole
+        moving = M * speeds**2 / 2 + m * (middle[0] ** 2 + middle[1] ** 2) / 2 + m * l**2 / 12 * spins**2 / 2
+        return moving + m * g * l / 2 * np.cos(angles), M * speeds + m * middle[0]
+
+    states = np.array([[0.0, 0.0, 3.0, 5.0], [0.5, 1.0, 1.0, -1.0]])
+    start = conserved(states)
+    for _ in range(200):
+        states = task.advance(states, np.zeros(2))
+    assert_allclose(conserved(states), start, atol=1e-4)
+
+
+def test_cartpole_is_mirror_symmetric():
+    task, rng = CartPoleSwingUp(), np.random.default_rng(0)
+    states, forces = rng.uniform(-3, 3, size=(100, 4)) * [0.7, 1, 1, 1], np.linspace(-10, 10, 100)
+    assert_allclose(task.advance(-states, -forces), -task.advance(states, forces), atol=1e-12)
+
+
+def test_cartpole_reward_is_that_of_the_state_left():
+    env = make(CARTPOLE)
+    env.reset(options={"state": [0.1, 0.0, 0.2, 0.0]})
+    across, below = 0.1 + 0.6 * np.sin(0.2), 0.6 * (1 - np.cos(0.2))
+    assert_allclose(env.step(2)[1], np.exp(-(across**2 + below**2) / (2 * 0.25**2)))
+    task = CartPoleSwingUp()
+    assert_array_equal(task.rewards(np.zeros((1, 4))), 1.0)  # upright in the middle, at any speed
+    assert task.rewards(np.array([[0.0, 0.0, -np.pi, 0.0]])) < 1e-4
+
+
+def test_cartpole_ends_where_the_rail_ends():
+    env = make(CARTPOLE)
+    env.reset(options={"state": [2.3, 3.0, 0.0, 0.0]})
+    observation, reward, terminated, *_ = env.step(4)
+    assert terminated
+    assert observation[0] == np.float32(2.4)  # it stops there
+    assert 0 < reward < 1
+    assert observation in env.observation_space
+
+
+def test_cartpole_starts_hanging_down():
+    states = CartPoleSwingUp().sample_states(1000, np.random.default_rng(0))
+    away = np.abs(states - [0, 0, 0, 0])
+    away[:, 2] = np.pi - away[:, 2]
+    assert away.max() <= 0.1
+    assert CartPoleSwingUp().may_start(states).all()
+    assert away.max(axis=0).min() > 0.09
+
+
+def test_cartpole_forces():
+    assert_array_equal(CartPoleSwingUp().forces(np.arange(5)), [-10, -5, 0, 5, 10])
+    continuous = CartPoleSwingUp(n_forces=None, max_force=3.0)
+    assert_array_equal(continuous.forces(np.array([[-1.0], [0.5]])), [-3, 1.5])
+
+
+@pytest.mark.parametrize("observation", ["angle", "cos_sin"])
+def test_cartpole_states_of_inverts_observe(observation):
+    task = CartPoleSwingUp(observation=observation)
+    states = np.random.default_rng(0).uniform(-2, 2, size=(100, 4))
+    assert_allclose(task.states_of(task.observe(states)), states, atol=1e-6)
+    with pytest.raises(ValueError, match=r"expected observations of shape \(n, "):
+        task.states_of(np.zeros((3, 2)))
+
+
 # The gridworld
 
 
@@ -480,6 +586,22 @@ def test_gridworld_moves_x_by_action_and_others_at_random():
     assert_allclose((reached[:, 1:] == 5).mean(axis=0), 0.5, atol=4 * 0.5 / np.sqrt(2000))
     assert (rewards == -1).all()
     assert not terminated.any()
+
+
+def test_gridworld_slips_as_often_as_it_says():
+    task = LatentGridworld(slip=0.2)
+    reached, *_ = task.step(np.full((4000, 2), 4.0), np.ones(4000, dtype=np.int64), np.random.default_rng(0))
+    assert_array_equal(np.unique(reached[:, 0]), [3, 5])
+    assert_allclose((reached[:, 0] == 3).mean(), 0.2, atol=4 * 0.4 / np.sqrt(4000))
+
+
+def test_gridworld_without_slip_draws_what_it_always_drew():
+    """The other coordinates come first from the stream, x is no draw at all."""
+    task, states = LatentGridworld(n_irrelevant=3), np.full((5, 4), 4.0)
+    rng, reference = np.random.default_rng(3), np.random.default_rng(3)
+    reached, *_ = task.step(states, np.ones(5, dtype=np.int64), rng)
+    assert_array_equal(reached[:, 1:], 4 + 2 * reference.integers(2, size=(5, 4))[:, 1:] - 1)
+    assert rng.random() == reference.random()
 
 
 def test_gridworld_stays_inside():
@@ -530,6 +652,20 @@ def test_pendulum_draw_shows_the_bob():
     assert colour_at(picture, 0.5 + 1 / 3, 0.5) == BLUE  # clockwise from upright: to the right
     assert colour_at(picture, 0.5, 0.5 + 1 / 4) == GREEN
     env.step(4)
+    assert not np.array_equal(env.render(), picture)
+
+
+def test_cartpole_draw_shows_the_pole():
+    from gptd_rl.envs.rendering import BLUE, GREEN, GREY
+
+    env = make(CARTPOLE, render_mode="rgb_array")
+    env.reset(options={"state": [1.0, 0.0, np.pi / 2, 0.0]})
+    picture = env.render()
+    width, height = 2 * 2.4 + 0.6, 3 * 0.6
+    assert colour_at(picture, 0.5 + 1.5 / width, 0.5) == BLUE  # clockwise from upright: to the right
+    assert colour_at(picture, 0.5, 0.5 + 0.6 / height) == GREEN
+    assert colour_at(picture, 0.5 - 2.0 / width, 0.5) == GREY
+    env.step(0)
     assert not np.array_equal(env.render(), picture)
 
 
