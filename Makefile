@@ -18,7 +18,7 @@ export MPLBACKEND := Agg
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test lint format browser tables bench-exact bench-sparse bench-selection bench-fits bench-off-policy bench-evaluate bench-policy-iteration bench-threads bench-imports bench-markov clean distclean
+.PHONY: help demo test lint format browser tables bench-exact bench-sparse bench-selection bench-fits bench-off-policy bench-evaluate bench-policy-iteration bench-ablation bench-threads bench-imports bench-markov clean distclean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1|\2/p' Makefile | awk -F'|' '{ printf "%-24s %s\n", $$1, $$2 }'
@@ -42,11 +42,13 @@ browser: ## install chromium (Debian, as root), for the tests of pages; without 
 	command -v chromium || { apt-get -q update && \
 	DEBIAN_FRONTEND=noninteractive apt-get install -q -y --no-install-recommends chromium; }
 
-tables: $(DEV) ## docs/selection.md and docs/off-policy.md from the stored results
+tables: $(DEV) ## docs/selection.md, off-policy.md and policy-iteration.md from the stored results
 	@printf '# Estimating V\n\nWritten by `make tables` from `benchmarks/results/selection.json` (`python benchmarks/selection.py`, seeds 100 to 109).\n\n' > docs/selection.md
 	$(PY) benchmarks/selection.py --from-json >> docs/selection.md
 	@printf '# Estimating Q off-policy\n\nWritten by `make tables` from `benchmarks/results/off_policy.json` (`python benchmarks/off_policy.py`, seeds 100 to 104).\n\n' > docs/off-policy.md
 	$(PY) benchmarks/off_policy.py --from-json >> docs/off-policy.md
+	@printf '# Learning to act\n\nWritten by `make tables` from `benchmarks/results/policy_iteration/` (`python benchmarks/policy_iteration.py --seeds 10`; the other agents: `python benchmarks/control_peers.py`).\n\n' > docs/policy-iteration.md
+	$(PY) benchmarks/policy_iteration.py --from-json >> docs/policy-iteration.md
 
 bench-exact: $(DEV) ## time and memory beside other libraries and the LAPACK floor
 	$(PY) benchmarks/exact.py
@@ -66,8 +68,11 @@ bench-fits: $(DEV) ## default fits beside scikit-learn's, irrelevant inputs, oth
 bench-evaluate: $(DEV) ## error and coverage of V for four trained agents, beside their critics
 	$(PY) benchmarks/evaluate.py
 
-bench-policy-iteration: $(DEV) ## steps to solve seven tasks, beside DQN and PPO (cached)
+bench-policy-iteration: $(DEV) ## policies after 1 000 to 10 000 steps on eleven tasks, beside DQN, PPO and QR-DQN (cached)
 	$(PY) benchmarks/policy_iteration.py --processes $(JOBS)
+
+bench-ablation: $(DEV) ## policy iteration without one part each
+	$(PY) benchmarks/ablation.py --processes $(JOBS)
 
 bench-threads: $(DEV) ## fits with BLAS threads as they come, beside one thread and a busy process
 	$(PY) benchmarks/threads.py

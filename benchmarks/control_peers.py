@@ -1,41 +1,42 @@
-"""DQN and PPO of Stable-Baselines3 on the control tasks, with the settings of rl-baselines3-zoo.
+"""DQN, PPO and QR-DQN of Stable-Baselines3 on the control tasks, with the settings of rl-baselines3-zoo.
 
     python benchmarks/control_peers.py                                            train what is not cached yet
     python benchmarks/control_peers.py --algorithms dqn --tasks CartPole-v1 --rerun
 
-The settings are those of hyperparams/dqn.yml (at ce95481) and ppo.yml (at 208b6fd) in DLR-RM/rl-baselines3-zoo. The zoo
-has none for the gridworlds, the swing-up and the pendulum with five torques: there two of its other entries are tried
-with the first seed, and the one that solves the task in fewer steps (or comes closer) is kept for all. Training stops
-once the level is held, at the latest after the zoo's number of steps, or 100 000 without an entry.
+The settings are those of hyperparams/dqn.yml (at ce95481), ppo.yml (at 208b6fd) and qrdqn.yml (at 04640c9) in
+DLR-RM/rl-baselines3-zoo. The zoo has none for the gridworlds, the swing-ups, FrozenLake, and pendulum and car with five
+forces: there two of its other entries are tried with the first seed, and the one that solves the task in fewer steps
+(or comes closer) is kept for all. Training stops once the level is held, at the latest after the zoo's number of steps,
+or 100 000 without an entry. QR-DQN needs sb3-contrib (benchmarks/requirements.txt).
 """
 
 from __future__ import annotations
 
 import argparse
-import importlib.metadata
 import json
-import platform
-import time
-from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
-from control_tasks import TASKS, ControlTask, Run, evaluate, evaluation_seed
+from control_runs import EVERY, PACKAGES, RESULTS, LearningCurve, summary, versions, write
+from control_tasks import TASKS, ControlTask, Run
 from stable_baselines3 import DQN, PPO
 from stable_baselines3.common.base_class import BaseAlgorithm
-from stable_baselines3.common.callbacks import BaseCallback
 from stable_baselines3.common.env_util import make_vec_env
 from stable_baselines3.common.vec_env import VecNormalize
 
-from gptd_rl.types import Predictor
+ALGORITHMS = ("dqn", "ppo", "qrdqn")
 
-RESULTS = Path(__file__).resolve().parent / "results" / "policy_iteration"
-ALGORITHMS: dict[str, type[BaseAlgorithm]] = {"dqn": DQN, "ppo": PPO}
-PACKAGES = ("stable-baselines3", "torch", "gymnasium", "numpy")
-EVERY = 250  # steps between evaluations, of our agent and at least of the others
+
+def algorithm_class(algorithm: str) -> type[BaseAlgorithm]:
+    """The class of an algorithm."""
+    if algorithm == "qrdqn":
+        from sb3_contrib import QRDQN
+
+        return QRDQN
+    return {"dqn": DQN, "ppo": PPO}[algorithm]
 
 
 # -------------------------------------------------------------------------------------- settings
@@ -66,6 +67,12 @@ class Settings:
     def without_entry(self) -> Settings:
         """The same for a task that the zoo does not have."""
         return Settings(f"{self.source}, borrowed", 100_000, self.hyperparameters, self.n_envs, self.normalize)
+
+    def with_quantiles(self, n_quantiles: int) -> Settings:
+        """The entry of qrdqn.yml, which is that of dqn.yml with a number of quantiles."""
+        network = self.hyperparameters["policy_kwargs"] | dict(n_quantiles=n_quantiles)
+        hyperparameters = self.hyperparameters | dict(policy_kwargs=network)
+        return replace(self, source=self.source.replace("dqn.yml", "qrdqn.yml"), hyperparameters=hyperparameters)
 
     @property
     def eval_every(self) -> int:
@@ -179,7 +186,14 @@ _PPO_MINIGRID = Settings(
     normalize=True,
 )
 
+_QRDQN_CARTPOLE = _DQN_CARTPOLE.with_quantiles(10)
+_QRDQN_MOUNTAIN_CAR = _DQN_MOUNTAIN_CAR.with_quantiles(25)
+_QRDQN_ACROBOT = _DQN_ACROBOT.with_quantiles(25)
+
 _DQN_BORROWED = (_DQN_CARTPOLE.without_entry(), _DQN_ACROBOT.without_entry())
+_DQN_CAR_BORROWED = (_DQN_MOUNTAIN_CAR.without_entry(), _DQN_CARTPOLE.without_entry())
+_QRDQN_BORROWED = (_QRDQN_CARTPOLE.without_entry(), _QRDQN_ACROBOT.without_entry())
+_QRDQN_CAR_BORROWED = (_QRDQN_MOUNTAIN_CAR.without_entry(), _QRDQN_CARTPOLE.without_entry())
 _PPO_GRID = (_PPO_CARTPOLE.without_entry(), _PPO_MINIGRID.without_entry())
 _PPO_SWING_UP = (_PPO_CARTPOLE.without_entry(), _PPO_PENDULUM.without_entry())
 
@@ -198,6 +212,26 @@ CANDIDATES: dict[tuple[str, str], tuple[Settings, ...]] = {
     ("ppo", "MountainCar-v0"): (_PPO_MOUNTAIN_CAR,),
     ("ppo", "Acrobot-v1"): (_PPO_ACROBOT,),
     ("ppo", "Pendulum-v1"): _PPO_SWING_UP,
+    ("qrdqn", "LatentGridworld-1"): _QRDQN_BORROWED,
+    ("qrdqn", "LatentGridworld-10"): _QRDQN_BORROWED,
+    ("qrdqn", "PendulumSwingUp"): _QRDQN_BORROWED,
+    ("qrdqn", "CartPole-v1"): (_QRDQN_CARTPOLE,),
+    ("qrdqn", "MountainCar-v0"): (_QRDQN_MOUNTAIN_CAR,),
+    ("qrdqn", "Acrobot-v1"): (_QRDQN_ACROBOT,),
+    ("qrdqn", "Pendulum-v1"): _QRDQN_BORROWED,
+    # the tasks that our agent was not designed on
+    ("dqn", "LatentGridworld-slip"): _DQN_BORROWED,
+    ("dqn", "MountainCarContinuous-v0"): _DQN_CAR_BORROWED,
+    ("dqn", "CartPoleSwingUp"): _DQN_BORROWED,
+    ("dqn", "FrozenLake8x8-v1"): _DQN_BORROWED,
+    ("ppo", "LatentGridworld-slip"): _PPO_GRID,
+    ("ppo", "MountainCarContinuous-v0"): (_PPO_MOUNTAIN_CAR.without_entry(), _PPO_CARTPOLE.without_entry()),
+    ("ppo", "CartPoleSwingUp"): _PPO_SWING_UP,
+    ("ppo", "FrozenLake8x8-v1"): (_PPO_CARTPOLE.without_entry(),),  # observations that VecNormalize cannot scale
+    ("qrdqn", "LatentGridworld-slip"): _QRDQN_BORROWED,
+    ("qrdqn", "MountainCarContinuous-v0"): _QRDQN_CAR_BORROWED,
+    ("qrdqn", "CartPoleSwingUp"): _QRDQN_BORROWED,
+    ("qrdqn", "FrozenLake8x8-v1"): _QRDQN_BORROWED,
 }
 
 
@@ -210,54 +244,6 @@ def schedule(value: Any) -> Any:
 
 
 # -------------------------------------------------------------------------------------- training
-
-
-class LearningCurve(BaseCallback):
-    """Evaluates the agent every so many steps, and ends its training early if asked to.
-
-    Parameters
-    ----------
-    task : ControlTask
-    run : Run
-        Where the evaluations go.
-    every : int
-        Steps between evaluations.
-    stop_when_held : bool
-        Whether to end once the level is held.
-    give_up_after : float
-        Steps after which to end if the level is not being attained.
-    policy : object, optional
-        What is evaluated instead of the agent itself.
-    """
-
-    def __init__(
-        self,
-        task: ControlTask,
-        run: Run,
-        every: int,
-        *,
-        stop_when_held: bool,
-        give_up_after: float = np.inf,
-        policy: Predictor | None = None,
-    ) -> None:
-        super().__init__()
-        self.task, self.run, self.every, self.policy = task, run, every, policy
-        self.stop_when_held, self.give_up_after = stop_when_held, give_up_after
-        self._resumed = time.perf_counter()
-
-    def _on_step(self) -> bool:
-        last = self.run.steps[-1] if self.run.steps else 0
-        if self.num_timesteps // self.every > last // self.every:
-            self._evaluate()
-        hopeless = self.num_timesteps > self.give_up_after and self.run.attained[-1:] == [False]
-        return not (hopeless or (self.stop_when_held and self.run.held is not None))
-
-    def _evaluate(self) -> None:
-        self.run.seconds += time.perf_counter() - self._resumed
-        seed = evaluation_seed(self.run.seed, len(self.run.steps))
-        episodes = evaluate(self.policy or self.model, self.task, seed)
-        self.run.add(self.num_timesteps, episodes, self.task.attained(episodes))
-        self._resumed = time.perf_counter()
 
 
 @dataclass(frozen=True)
@@ -278,7 +264,7 @@ def train(algorithm: str, task: ControlTask, settings: Settings, seed: int, *, g
     if settings.normalize:
         env = VecNormalize(env, gamma=settings.hyperparameters["gamma"])
     hyperparameters = {name: schedule(value) for name, value in settings.hyperparameters.items()}
-    agent = ALGORITHMS[algorithm]("MlpPolicy", env, seed=seed, device="cpu", **hyperparameters)
+    agent = algorithm_class(algorithm)("MlpPolicy", env, seed=seed, device="cpu", **hyperparameters)
     policy = Normalised(agent, env) if settings.normalize else agent
     run = Run(seed, settings.n_timesteps)
     ends = dict(stop_when_held=True, give_up_after=give_up_after)
@@ -306,30 +292,6 @@ def load(algorithm: str, task: str) -> list[Run]:
     """Cached trainings, none if there is no file."""
     path = path_of(algorithm, task)
     return [Run.from_json(entry) for entry in json.loads(path.read_text())["runs"]] if path.exists() else []
-
-
-def versions(packages: Sequence[str] = PACKAGES) -> dict[str, str]:
-    """Versions of Python and some packages."""
-    return {"python": platform.python_version()} | {name: importlib.metadata.version(name) for name in packages}
-
-
-def write(path: Path, content: dict[str, Any]) -> None:
-    """JSON with a line for each short list, replacing the file at once."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    draft = path.with_suffix(".tmp")
-    draft.write_text(dumps(content) + "\n")
-    draft.replace(path)
-
-
-def dumps(content: Any, indent: str = "") -> str:
-    """JSON that opens dictionaries and lists of dictionaries, and keeps lists of numbers on one line."""
-    inner = indent + " "
-    if isinstance(content, dict) and content:
-        rows = [f"{json.dumps(key)}: {dumps(value, inner)}" for key, value in content.items()]
-        return "{\n" + ",\n".join(inner + row for row in rows) + f"\n{indent}}}"
-    if isinstance(content, list) and content and isinstance(content[0], dict):
-        return "[\n" + ",\n".join(inner + dumps(value, inner) for value in content) + f"\n{indent}]"
-    return json.dumps(content)
 
 
 def train_all(algorithm: str, task: ControlTask, n_seeds: int, *, rerun: bool = False) -> list[Run]:
@@ -360,25 +322,19 @@ def choose(algorithm: str, task: ControlTask, content: dict[str, Any]) -> Settin
         trial = dict(source=source, held=run.held, steps=run.steps[-1], final_return=entry["returns"][-1])
         content["candidates"].append(trial)
         if best is None or better(run, best):
-            content |= record(candidates[source]) | dict(runs=[entry])
+            content |= record(algorithm, candidates[source]) | dict(runs=[entry])
         write(path_of(algorithm, task.name), content)
     return candidates[content["settings"]["source"]]
 
 
-def record(settings: Settings) -> dict[str, Any]:
+def record(algorithm: str, settings: Settings) -> dict[str, Any]:
     """How a result came about: command, versions, settings."""
     return dict(
-        command="python benchmarks/control_peers.py",
-        versions=versions(),
+        command=f"python benchmarks/control_peers.py --algorithms {algorithm}",
+        versions=versions((*PACKAGES, "sb3-contrib") if algorithm == "qrdqn" else PACKAGES),
         settings=dict(vars(settings)),
         eval_every=settings.eval_every,
     )
-
-
-def summary(run: Run) -> str:
-    """One line about a training."""
-    result = f"held after {run.held}" if run.held is not None else f"not held in {run.steps[-1]}"
-    return f"{result}, return {run.returns[-1]:.4g}, {run.seconds:.0f} s"
 
 
 def main() -> None:

@@ -1,4 +1,4 @@
-"""The benchmark of policy iteration: levels, learning curves, and stored results of DQN and PPO."""
+"""The benchmark of policy iteration: levels, learning curves, tables, and stored results of other agents."""
 
 import importlib
 import json
@@ -9,14 +9,15 @@ from typing import Any
 
 import numpy as np
 import pytest
-from numpy.testing import assert_array_equal
+from numpy.testing import assert_allclose, assert_array_equal
+from scipy.stats import norm
 
 from gptd_rl.agents import TowardsMiddle
 from gptd_rl.envs import LatentGridworld
 
 ROOT = Path(__file__).resolve().parents[2]
 RESULTS = ROOT / "benchmarks" / "results" / "policy_iteration"
-NAMES = (
+DESIGNED = (
     "LatentGridworld-1",
     "LatentGridworld-10",
     "PendulumSwingUp",
@@ -25,12 +26,18 @@ NAMES = (
     "Acrobot-v1",
     "Pendulum-v1",
 )
+UNSEEN = ("LatentGridworld-slip", "MountainCarContinuous-v0", "CartPoleSwingUp", "FrozenLake8x8-v1")
 
 
 @pytest.fixture
 def control(monkeypatch: pytest.MonkeyPatch) -> Any:
     monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
     return importlib.import_module("control_tasks")
+
+
+@pytest.fixture
+def tables(control: Any) -> Any:
+    return importlib.import_module("control_tables")
 
 
 class Rule:
@@ -78,6 +85,50 @@ def test_attained_compares_the_pendulum_with_the_optimum_from_the_same_starts(co
     assert abs(1.1 * control.optimal_swing_up(13, 400).returns.mean() - task.level) < 1.4
 
 
+def test_attained_compares_the_slippery_walk_with_the_optimum_under_the_same_slips(control: Any) -> None:
+    task = control.TASKS["LatentGridworld-slip"]
+    best = TowardsMiddle(LatentGridworld(slip=0.2))
+    episodes = control.evaluate(best, task, seed=7, n_episodes=100)
+    assert_array_equal(episodes.returns, control.optimal_slippery_walk(7, 100).returns)
+    assert task.attained(episodes)  # always, however unlucky
+    idle = control.evaluate(
+        Rule(lambda x: x[:, 0] < 3), task, seed=7, n_episodes=100
+    )  # left of the middle it turns back
+    assert not task.attained(idle)
+    starts = [[x, 1.0] for x in range(1, 12) if x != 6]
+    assert_allclose(1.1 * best.value(starts, gamma=1.0).mean(), task.level, atol=0.01)
+    # 100 returns tell their mean to 4 standard errors
+    expected = best.value(episodes.starts, gamma=1.0).mean()
+    assert abs(episodes.returns.mean() - expected) < 4 * episodes.returns.std() / 10
+
+
+def test_level_of_frozen_lake_is_nine_tenths_of_the_optimum_within_the_time_limit(control: Any) -> None:
+    env: Any = control.TASKS["FrozenLake8x8-v1"].make()
+    table = env.unwrapped.P
+    T, R = np.zeros((64, 4, 64)), np.zeros((64, 4))
+    for s, a in np.ndindex(64, 4):
+        for p, reached, reward, terminated in table[s][a]:
+            R[s, a] += p * reward
+            T[s, a, reached] += 0 if terminated else p
+    V = np.zeros(64)
+    for _ in range(3000):
+        V = (R + 0.99 * T @ V).max(axis=1)
+    policy = (R + 0.99 * T @ V).round(10).argmax(axis=1)
+    success, states = np.zeros(64), np.arange(64)
+    for _ in range(env.spec.max_episode_steps):
+        success = R[states, policy] + T[states, policy] @ success
+    assert env.spec.max_episode_steps == 200
+    assert_allclose(0.9 * success[0], control.TASKS["FrozenLake8x8-v1"].level, atol=0.005)
+
+    episodes = control.evaluate(Rule(lambda x: policy[x]), control.TASKS["FrozenLake8x8-v1"], seed=1, n_episodes=100)
+    assert abs(episodes.returns.mean() - success[0]) < 4 * np.sqrt(0.25 / 100)
+
+
+def test_level_of_the_cart_pole_is_four_fifths_of_what_a_planner_attains(control: Any) -> None:
+    reference = importlib.import_module("cartpole_reference").reference_returns(2, seed=1)
+    assert_allclose(0.8 * reference, control.TASKS["CartPoleSwingUp"].level, rtol=0.05)
+
+
 def test_evaluate_of_a_policy_that_balances_the_pole(control: Any) -> None:
     task = control.TASKS["CartPole-v1"]
     policy = Rule(lambda x: x @ [0.05, 0.1, 1.0, 0.5] > 0)
@@ -88,15 +139,17 @@ def test_evaluate_of_a_policy_that_balances_the_pole(control: Any) -> None:
     assert not task.attained(control.evaluate(Rule(lambda x: np.zeros(len(x))), task, seed=3))
 
 
-def test_few_torques_are_evenly_spaced(control: Any) -> None:
-    env = control.TASKS["Pendulum-v1"].make()
+@pytest.mark.parametrize(("name", "largest"), [("Pendulum-v1", 2), ("MountainCarContinuous-v0", 1)])
+def test_few_forces_are_evenly_spaced(control: Any, name: str, largest: float) -> None:
+    env = control.TASKS[name].make()
     assert env.action_space.n == 5
-    assert_array_equal([env.action(i)[0] for i in range(5)], [-2, -1, 0, 1, 2])
+    assert_array_equal([env.action(i)[0] for i in range(5)], largest * np.linspace(-1, 1, 5))
 
 
 def test_evaluation_seed_is_never_repeated(control: Any) -> None:
     seeds = [control.evaluation_seed(s, k) + i for s in range(10) for k in range(400) for i in range(20)]
-    assert len(set(seeds)) == len(seeds)
+    served = [control.evaluation_seed(s, 9000 + k) + i for s in range(10) for k in range(4) for i in range(100)]
+    assert len({*seeds, *served}) == len(seeds) + len(served)
     assert min(seeds) >= 1_000_000
 
 
@@ -120,20 +173,25 @@ def test_held_asks_for_three_in_a_row(control: Any, attained: str, expected: int
 
 
 def test_run_from_json_undoes_to_json(control: Any) -> None:
-    run = control.Run(3, 5000, [250, 500], [-1.0, 475.5], [False, True], 1.5)
+    served = {1000: control.Served(475.5, 10.0, True, 2.0, 1.5)}
+    run = control.Run(3, 5000, [250, 500], [-1.0, 475.5], [False, True], 1.5, 1.2, served)
     assert control.Run.from_json(json.loads(json.dumps(run.to_json()))) == run
+    assert (run.first, run.held, run.final) == (500, None, 475.5)
+    dumps = importlib.import_module("control_runs").dumps
+    assert control.Run.from_json(json.loads(dumps(run.to_json()))) == run
 
 
 def test_results_of_peers_are_stored(control: Any) -> None:
-    assert tuple(control.TASKS) == NAMES
-    for algorithm in ("dqn", "ppo"):
-        cached = [name for name in NAMES if (RESULTS / f"{algorithm}-{name}.json").exists()]
-        assert cached == list(NAMES) or algorithm == "ppo"  # PPO was not run on all of them
+    assert tuple(control.TASKS) == DESIGNED + UNSEEN
+    assert [task.name for task in control.TASKS.values() if task.designed] == list(DESIGNED)
+    for algorithm in ("dqn", "ppo", "qrdqn"):
+        cached = [name for name in control.TASKS if (RESULTS / f"{algorithm}-{name}.json").exists()]
+        assert set(cached) >= set(DESIGNED) or algorithm != "dqn"  # others were not run on all of them
         for name in cached:
             content = json.loads((RESULTS / f"{algorithm}-{name}.json").read_text())
             assert {"command", "versions", "settings", "candidates"} <= content.keys()
             runs = [control.Run.from_json(entry) for entry in content["runs"]]
-            assert [run.seed for run in runs] == [0, 1, 2][: len(runs)] and len(runs) >= 2
+            assert [run.seed for run in runs] == [0, 1, 2][: len(runs)]
             for run, entry in zip(runs, content["runs"], strict=True):
                 assert run.held == entry["held"]
                 assert len(run.steps) == len(run.returns) == len(run.attained)
@@ -141,15 +199,79 @@ def test_results_of_peers_are_stored(control: Any) -> None:
                 assert run.held == run.steps[-3] if run.held else run.budget - run.steps[-1] < content["eval_every"]
 
 
-def test_main_writes_tables_and_figure_of_stored_results(control: Any, tmp_path: Path) -> None:
-    run = control.Run(0, 5000, [250, 500, 750], [500.0] * 3, [True] * 3, 1.0)
-    never = control.Run(1, 5000, [250, 500, 750], [9.0] * 3, [False] * 3, 1.0)
-    entry = dict(command="by hand", versions={}, runs=[run.to_json(), never.to_json()])
-    (tmp_path / "ours.json").write_text(json.dumps({"CartPole-v1": entry}))
-    options = f"--seeds 0 --resume --tasks CartPole-v1 --output {tmp_path}".split()
-    command = [sys.executable, "benchmarks/policy_iteration.py", *options]
+def test_every_peer_has_settings_for_every_task(control: Any) -> None:
+    peers = importlib.import_module("control_peers")
+    assert set(peers.CANDIDATES) == {(algorithm, name) for algorithm in peers.ALGORITHMS for name in control.TASKS}
+    for (algorithm, _), candidates in peers.CANDIDATES.items():
+        assert all(settings.source.startswith(f"{algorithm}.yml ") for settings in candidates)
+        quantiles = ["n_quantiles" in s.hyperparameters.get("policy_kwargs", {}) for s in candidates]
+        assert set(quantiles) == {algorithm == "qrdqn"}
+
+
+def test_bootstrap_of_the_mean_is_as_wide_as_theory_says(tables: Any) -> None:
+    rng = np.random.default_rng(0)
+    scores = [rng.normal(10 * task, 1, size=50) for task in range(2)]
+    low, high = tables.bootstrap(scores, lambda x: float(np.mean(x)))
+    error = np.sqrt(np.mean([task.var() / 100 for task in scores]))  # tasks are drawn within themselves
+    assert_allclose(high - low, 2 * norm.ppf(0.975) * error, rtol=0.05)
+    assert low < np.mean(scores) < high
+
+
+def test_interquartile_mean_leaves_out_the_outer_quarters(tables: Any) -> None:
+    assert tables.interquartile_mean(np.array([-100.0, 1, 2, 3, 4, 5, 6, 1000])) == 3.5
+
+
+def stored(control: Any, seed: int, returns: float, attained: bool) -> dict[str, Any]:
+    stops = (1000, 2000, 5000)
+    served = {steps: control.Served(returns, 1.0, attained, 2.0, 1.5) for steps in stops}
+    run = control.Run(seed, 5000, [250, 500, 750], [returns] * 3, [attained] * 3, 2.0, 1.5, served)
+    entry: dict[str, Any] = run.to_json()
+    return entry
+
+
+def run_benchmark(script: str, options: str) -> str:
+    command = [sys.executable, f"benchmarks/{script}.py", *options.split()]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
-    assert "| CartPole-v1 | 475   | ≥ 2,625                   | 1/2    | 254.5 ± 3.1e+03" in done.stdout
-    assert "**no**, not CartPole-v1" in done.stdout  # one seed of two is not nine of ten
+    return done.stdout
+
+
+def test_main_writes_tables_and_figure_of_stored_results(control: Any, tmp_path: Path) -> None:
+    runs = [stored(control, 100, 500.0, True), stored(control, 101, 9.0, False)]
+    content = {"CartPole-v1": dict(command="by hand", versions={}, runs=runs)}
+    (tmp_path / "ours.json").write_text(json.dumps(content))
+    printed = run_benchmark("policy_iteration", f"--from-json --figure --tasks CartPole-v1 --output {tmp_path}")
+    lines = [[cell.strip() for cell in line.split("|")[1:-1]] for line in printed.splitlines()]
+    assert "Seeds of ours: 100, 101." in printed
+    row = ["CartPole-v1", "475", "1,000", "1 of 2", "254.5 (9 to 500)", "254.5 (9 to 500)", "9"]
+    assert row in [line[:7] for line in lines]
+    assert ["CartPole-v1", "475", "≥ 2,625", "≥ 2,625", "1 of 2", "254.5 (9 to 500)", "2 s", "2 s"] in lines
+    assert ["designed on (1)", "5,000", "0.50 (0.00 to 1.00)"] in lines
+    assert "tasks of the design: **no**, CartPole-v1 50%" in printed  # one seed of two is not nine of ten
+    assert "at most 180 processor seconds: yes, the longest 2 (CartPole-v1)" in printed
     assert (tmp_path / "learning_curves.png").stat().st_size > 10_000
+
+
+def test_main_trains_without_early_stopping_and_resumes(control: Any, tmp_path: Path) -> None:
+    options = f"--tasks LatentGridworld-10 FrozenLake8x8-v1 --budget-scale 0.05 --output {tmp_path}"
+    run_benchmark("policy_iteration", f"--seeds 1 --eval-every 100 {options}")
+    content = json.loads((tmp_path / "ours.json").read_text())
+    (run,) = [control.Run.from_json(entry) for entry in content["LatentGridworld-10"]["runs"]]
+    assert (run.seed, run.budget) == (100, 250)
+    assert run.steps == [100, 200]
+    assert list(run.served) == [50, 75, 100, 250]
+    times = [policy.processor_seconds for policy in run.served.values()]
+    assert times == sorted(times) and times[0] > 0
+    printed = run_benchmark("policy_iteration", f"--seeds 2 --resume {options}")
+    assert "seed 101" in printed and "seed 100" not in printed
+    after = json.loads((tmp_path / "ours.json").read_text())
+    assert after["LatentGridworld-10"]["runs"][0] == content["LatentGridworld-10"]["runs"][0]
+
+
+def test_ablation_prints_the_table_of_what_it_trained(control: Any, tmp_path: Path) -> None:
+    options = f"--tasks CartPole-v1 --variants default --output {tmp_path}"
+    printed = run_benchmark("ablation", f"--seeds 2 --budget-scale 0.05 {options}")
+    assert "default, CartPole-v1 seed 201" in printed
+    again = run_benchmark("ablation", f"--from-json {options}")
+    assert again.strip() and printed.endswith(again)
+    assert again.count("| CartPole-v1 | default |") == 2

@@ -1,0 +1,83 @@
+"""Which part of policy iteration is worth what: the default agent beside variants that lack one part each.
+
+    python benchmarks/ablation.py                                 train what is not stored yet
+    python benchmarks/ablation.py --variants default --tasks CartPole-v1 --seeds 1
+    python benchmarks/ablation.py --from-json                     the table of the stored results
+
+Three tasks, seeds from 200 on; the policy that `learn` returns after 1 000 and 2 000 steps, on 100 fresh episodes.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from control_runs import RESULTS, Archive, Job, one_thread, train_ours
+from control_tables import stops_of, with_interval
+from control_tasks import TASKS
+from exact import fix_threads, table
+
+# Name → arguments of PolicyIteration.
+VARIANTS: dict[str, dict[str, Any]] = {
+    "default": {},
+}
+CHOSEN = ("CartPole-v1", "Pendulum-v1", "MountainCar-v0")
+STOPS = (1000, 2000)
+FIRST_SEED, N_SEEDS = 200, 5
+NEVER = 10**9  # no evaluations in between
+
+
+def jobs(args: argparse.Namespace) -> Iterator[Job]:
+    """The trainings that are asked for, one seed of all variants after the other."""
+    stops = tuple(round(args.budget_scale * stop) for stop in STOPS)
+    for seed in range(FIRST_SEED, FIRST_SEED + args.seeds):
+        for task in args.tasks:
+            for variant in args.variants:
+                yield Job(f"{variant}, {task}", task, seed, stops, NEVER, VARIANTS[variant])
+
+
+def ablation_table(archive: Archive, variants: list[str], tasks: list[str]) -> str:
+    """Mean return with its 95 % interval, and the seeds at the level, of every variant."""
+    rows = []
+    for task in tasks:
+        for variant in variants:
+            runs = archive.runs(f"{variant}, {task}")
+            for steps in stops_of(runs):
+                policies = [run.served[steps] for run in runs]
+                means = np.array([policy.mean for policy in policies])
+                n_attained = sum(policy.attained for policy in policies)
+                cells = [with_interval([means], lambda x: float(np.mean(x))), f"{n_attained} of {len(runs)}"]
+                seconds = np.median([policy.processor_seconds for policy in policies])
+                rows.append([task, variant, f"{steps:,}", *cells, f"{means.min():.4g}", f"{seconds:.0f} s"])
+    head = ["task", "variant", "steps", "mean return (95 %)", "seeds at the level", "worst seed", "processor"]
+    return table(head, rows)
+
+
+def main() -> None:
+    """Train what is missing and print the table."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--variants", nargs="*", default=[*VARIANTS], choices=[*VARIANTS])
+    parser.add_argument("--tasks", nargs="*", default=[*CHOSEN], choices=[*TASKS])
+    parser.add_argument("--seeds", type=int, default=N_SEEDS)
+    parser.add_argument("--budget-scale", type=float, default=1.0, help="share of the steps, for a smoke test")
+    parser.add_argument("--rerun", action="store_true", help="train again what is stored")
+    parser.add_argument("--from-json", action="store_true", help="train nothing, print the table of what is stored")
+    parser.add_argument("--processes", type=int, default=1)
+    parser.add_argument("--output", type=Path, default=RESULTS, help="folder of ablation.json")
+    args = parser.parse_args()
+    fix_threads(1)
+    one_thread()
+    forget = [f"{variant}, {task}" for variant in args.variants for task in args.tasks] if args.rerun else []
+    archive = Archive.open(args.output / "ablation.json", forget)
+    failures = [] if args.from_json else train_ours(archive, jobs(args), args.processes)
+    print(ablation_table(archive, args.variants, args.tasks))
+    if failures:
+        sys.exit("failed: " + "; ".join(failures))
+
+
+if __name__ == "__main__":
+    main()
