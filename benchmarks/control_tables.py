@@ -43,9 +43,8 @@ PUBLISHED = """**Published counts**, on other terms, so not in the tables:
 - PILCO (Deisenroth & Rasmussen 2011) learns the swing-up of the cart pole from about 17.5 s of interaction, 175 steps
   of 0.1 s; CartPoleSwingUp has steps of 0.05 s. PILCO knows the reward, its forces are continuous, its trials are short
   and start from one narrow distribution, and its rail has no ends.
-- GP-MPC (Kamthe & Deisenroth 2018; the same task, reward known, a plan at every step) and GP-RMAX (Jung & Stone 2010;
-  deterministic systems, among them MountainCar and Acrobot with rewards and starts of their own) show learning curves;
-  no count is quoted here.
+- GP-MPC (Kamthe & Deisenroth 2018; the same task, reward known) and GP-RMAX (Jung & Stone 2010; deterministic systems):
+  no count is quoted, as none could be checked.
 - PETS and MBPO are not in the tables: beside Gymnasium 1.1 or newer, which this project needs, pip installs neither
   mbrl 0.2.0 (both agents; it asks for gymnasium==0.26.3) nor OmniSafe 0.5.0 (PETS; by safety-gymnasium the same), and
   TorchRL 0.14 has Dreamer, but neither of the two."""
