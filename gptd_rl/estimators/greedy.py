@@ -16,19 +16,16 @@ from typing import Any
 
 import numpy as np
 
+from gptd_rl.data.action_transitions import ActionTransitions
 from gptd_rl.data.actions import DiscreteActions
 from gptd_rl.data.trajectories import Trajectories
 from gptd_rl.estimators.fitted import FittedModel
-from gptd_rl.inference import exact
 from gptd_rl.inference.by_action import ActionPosterior, ActionPrior, ActionRegression, QFunction, StateFeatures
 from gptd_rl.inference.inducing import incomplete_cholesky
 from gptd_rl.inference.model import Model
-from gptd_rl.inference.posterior import Evidence
 from gptd_rl.kernels import ARD, ActionDelta, Kernel, MultiScale, registry
-from gptd_rl.selection.optimise import lbfgs
-from gptd_rl.selection.scales import measure_scale
+from gptd_rl.selection.regression import KernelSelection, RegressionTargets, rescale, select_regression_kernel
 from gptd_rl.temporal.returns import value_bounds
-from gptd_rl.temporal.targets import build_targets
 from gptd_rl.types import Array, IntArray
 
 MAX_ITERATIONS = 200
@@ -44,77 +41,6 @@ NOISE_SHARES = 1e-5, 1.0
 NOISE_START = 1e-2
 # Targets whose standard deviation is a smaller share of the range of values carry no information on the kernel.
 MIN_SPREAD = 1e-6
-
-
-@dataclass(frozen=True, eq=False)
-class ActionTransitions:
-    """Transitions (x, a, r, x') of state-action pairs.
-
-    Attributes
-    ----------
-    states, next_states : ndarray of shape (n, n_dims)
-    actions : ndarray of shape (n,)
-        Indices.
-    rewards : ndarray of shape (n,)
-    discounts : ndarray of shape (n,)
-        γ; 0 where x' is terminal.
-    bounds : tuple of 2 floats
-        Smallest and largest value that the rewards allow.
-    """
-
-    states: Array
-    actions: IntArray
-    rewards: Array
-    next_states: Array
-    discounts: Array
-    bounds: tuple[float, float]
-
-    @classmethod
-    def of(cls, pairs: Trajectories) -> ActionTransitions:
-        """Transitions of trajectories whose states are pairs [x, a]."""
-        i = np.flatnonzero(pairs.has_transition)
-        gamma = float(pairs.discounts[i].max(initial=0.0))
-        if gamma >= 1.0:
-            raise ValueError(f"policy='greedy' needs a discount below 1; got {gamma:g}.")
-        is_terminal = np.isin(i + 1, pairs.last[pairs.terminated])
-        return cls(
-            pairs.states[i, :-1],
-            pairs.states[i, -1].astype(np.int64),
-            pairs.rewards[i],
-            pairs.states[i + 1, :-1],
-            pairs.discounts[i] * ~is_terminal,
-            value_bounds(pairs.rewards[i], gamma),
-        )
-
-
-@dataclass(frozen=True, eq=False)
-class KernelSelection:
-    """A kernel and the evidence of regression targets for it.
-
-    Attributes
-    ----------
-    kernel : Kernel
-        Of states, with unit variance.
-    signal_variance, noise_variance : float
-        v₀ and σ² at the maximum of the evidence.
-    evidence : Evidence
-        Of at most MAX_TARGETS targets.
-    """
-
-    kernel: Kernel
-    signal_variance: float
-    noise_variance: float
-    evidence: Evidence
-
-    def to_dict(self) -> dict[str, Any]:
-        """Plain numbers, strings and lists from which `from_dict` builds the selection again."""
-        return dict(asdict(replace(self, kernel=None)), kernel=registry.describe(self.kernel))  # type: ignore[arg-type]
-
-    @classmethod
-    def from_dict(cls, description: Mapping[str, Any]) -> KernelSelection:
-        """Build what `to_dict` described."""
-        kernel, evidence = registry.build(description["kernel"]), Evidence(**description["evidence"])
-        return cls(**dict(description, kernel=kernel, evidence=evidence))
 
 
 @dataclass(frozen=True, eq=False)
@@ -147,7 +73,7 @@ class GreedyFit:
     def fitted_model(self, pairs: Trajectories, actions: DiscreteActions) -> FittedModel:
         """What an estimator learns from it: k(x, x')·v₀ between equal actions, and the noise of the targets."""
         posterior = self.posterior
-        kernel = _rescale(self.kernel, amplitude=posterior.signal_variance)
+        kernel = rescale(self.kernel, amplitude=posterior.signal_variance)
         model = Model(kernel * ActionDelta(actions.n, actions.correlation), posterior.noise_variance)
         inputs = np.arange(pairs.n_dims)
         return FittedModel(posterior, pairs, inputs, model, 1, False, actions, posterior.evidence(model))
@@ -180,8 +106,13 @@ class GreedyFit:
 
 def default_kernel(states: Array) -> MultiScale:
     """A kernel in which one standard deviation of each input is a distance of one."""
-    deviation = states.std(axis=0)
-    return MultiScale(ARD(np.where(deviation > 0, deviation, 1.0) ** -2.0))
+    return MultiScale(ARD(input_deviation(states) ** -2.0))
+
+
+def input_deviation(states: Array) -> Array:
+    """Standard deviation of each input, 1 if it is constant, of shape (n_dims,)."""
+    is_constant = np.ptp(states, axis=0) <= 1e-12 * np.abs(states).max(axis=0)
+    return np.where(is_constant, 1.0, states.std(axis=0))
 
 
 def starting_kernel(kernel: str | Kernel, before: GreedyFit | None, states: Array) -> Kernel:
@@ -236,7 +167,7 @@ def fit_greedy(
         Subsamples candidates for inducing states, and targets for model selection.
     """
     data = ActionTransitions.of(pairs)
-    low, high = data.bounds
+    low, high = value_range(data.rewards, data.gamma)
     mu = high if prior_mean is None else float(prior_mean)
     values = np.full(len(data.rewards), high)
     if start is not None:
@@ -260,6 +191,7 @@ def _iterate(
     rng: np.random.Generator,
 ) -> GreedyFit:
     """Fitted Q iteration from `values` of the next states, of shape (n,)."""
+    bounds = value_range(data.rewards, data.gamma)
     features = StateFeatures(kernel, choose_inducing_points(kernel, data.states, n_inducing, rng))
     next_features = features(data.next_states)
     regression = ActionRegression.of(features(data.states), data.actions, prior)
@@ -269,9 +201,16 @@ def _iterate(
         # y = r + γ max_a' Q(x', a')
         targets = data.rewards + data.discounts * values
         w = regression.solve(targets - prior_mean)  # [m, |A|]
-        improved = np.clip(prior_mean + (next_features @ w).max(axis=1), *data.bounds)
+        improved = np.clip(prior_mean + (next_features @ w).max(axis=1), *bounds)
         values, change = improved, float(np.abs(improved - values).mean())
     return GreedyFit(ActionPosterior.condition(features, regression, targets, prior_mean), n_iterations)
+
+
+def value_range(rewards: Array, gamma: float) -> tuple[float, float]:
+    """Smallest and largest value that the rewards allow; refuses γ = 1."""
+    if gamma >= 1.0:
+        raise ValueError(f"policy='greedy' needs a discount below 1; got {gamma:g}.")
+    return value_bounds(rewards, gamma)
 
 
 def choose_inducing_points(kernel: Kernel, states: Array, n_inducing: int, rng: np.random.Generator) -> Array:
@@ -300,33 +239,18 @@ def select_kernel(
     rng : Generator
         Subsamples MAX_TARGETS of the targets if there are more.
     """
-    data = Trajectories.from_values(np.column_stack([states, actions]), targets - targets.mean())
-    scale = measure_scale(data, n_categorical=1)
-    if len(data) > MAX_TARGETS:
-        data = data[np.sort(rng.choice(len(data), MAX_TARGETS, replace=False))]
-    rows, variance = build_targets(data, "stochastic"), scale.return_variance
-    tied = _rescale(kernel, amplitude=variance) * ActionDelta(prior.n_actions, prior.correlation)
-    model, space = Model(tied, NOISE_START * variance), tied.space(scale)
-    lower, upper = (
-        np.insert(bound, model.noise_index, np.log(share * variance))
-        for bound, share in zip((space.lower, space.upper), NOISE_SHARES, strict=True)
+    centred = RegressionTargets(states, actions, targets - targets.mean(), prior.n_actions)
+    found = select_regression_kernel(
+        centred.sample(MAX_TARGETS, rng),
+        [(kernel, NOISE_START)],
+        correlations=(prior.correlation,),
+        noise_shares=NOISE_SHARES,
+        max_steps=MAX_STEPS,
     )
-    free, theta = model.is_free, model.theta
-
-    def minus_log_evidence(x: Array) -> tuple[float, Array]:
-        theta[free] = x
-        evidence, gradient = exact.evidence_and_gradient(model.with_theta(theta), rows)
-        return -evidence.log_likelihood, gradient[free]
-
-    theta[free] = lbfgs(minus_log_evidence, theta[free], lower[free], upper[free], MAX_STEPS).x
-    best = model.with_theta(theta)
-    selected = kernel.with_theta(best.kernel.theta)
-    v0 = float(selected.diagonal(states[:1])[0])
-    unit = _rescale(selected, amplitude=1.0 / v0, relevance=_normalisation(selected, scale.input_std))
-    return KernelSelection(unit, v0, best.noise_variance, exact.evidence(best, rows))
+    return replace(found, kernel=rescale(found.kernel, relevance=_normalisation(found.kernel, states)))
 
 
-def _normalisation(kernel: Kernel, input_std: Array) -> float:
+def _normalisation(kernel: Kernel, states: Array) -> float:
     """The factor with which one standard deviation of the most relevant input is a distance of one.
 
     The evidence says which inputs matter more than others. The smoothness of Q it judges from targets that are no finer
@@ -335,12 +259,4 @@ def _normalisation(kernel: Kernel, input_std: Array) -> float:
     held = ~kernel.is_free & np.isfinite(kernel.theta)
     if held[kernel.n_amplitudes :].any():
         return 1.0
-    return 1.0 / float((kernel.relevances * input_std**2).max())
-
-
-def _rescale(kernel: Kernel, amplitude: float = 1.0, relevance: float = 1.0) -> Kernel:
-    """The same kernel with its variance and its metric Ω times a factor each."""
-    theta, n = kernel.theta, kernel.n_amplitudes
-    theta[:n] += np.log(amplitude)
-    theta[n:] = np.where(kernel.is_log[n:], theta[n:] + np.log(relevance), theta[n:] * np.sqrt(relevance))
-    return kernel.with_theta(theta)
+    return 1.0 / float((kernel.relevances * input_deviation(states) ** 2).max())

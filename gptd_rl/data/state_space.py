@@ -1,0 +1,109 @@
+"""Where states may lie: their bounds, angles that wrap, and pairs (cos, sin) on a circle."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from gptd_rl.types import Array, BoolArray
+
+# A predicted state may leave the visited range by this share of it.
+MARGIN = 0.1
+# Two neighbouring inputs are cosine and sine if their squares sum to 1 this closely, in every state.
+ON_CIRCLE = 1e-3
+# An input whose bounds are ±π this closely is an angle.
+IS_PI = 1e-3
+
+
+@dataclass(frozen=True, eq=False)
+class StateSpace:
+    """What is known of the space of states from its bounds and from visited states.
+
+    Attributes
+    ----------
+    low, high : ndarray of shape (n_dims,)
+        Bounds; infinite where there are none.
+    lowest, highest : ndarray of shape (n_dims,)
+        Range of the visited states.
+    is_angle : ndarray of shape (n_dims,)
+        Inputs with bounds ±π: they wrap around.
+    circles : tuple of int
+        First column of each pair (cos φ, sin φ).
+    """
+
+    low: Array
+    high: Array
+    lowest: Array
+    highest: Array
+    is_angle: BoolArray
+    circles: tuple[int, ...]
+
+    @classmethod
+    def of(cls, states: Array, bounds: tuple[ArrayLike, ArrayLike] | None = None) -> StateSpace:
+        """The space of visited `states`, of shape (n, n_dims), with its bounds if they are known."""
+        n_dims = states.shape[1]
+        low, high = check_bounds(bounds, n_dims)
+        is_angle = (np.abs(low + np.pi) < IS_PI) & (np.abs(high - np.pi) < IS_PI)
+        squares = states**2
+        on_circle = (np.abs(squares[:, :-1] + squares[:, 1:] - 1.0) < ON_CIRCLE).all(axis=0)
+        varies = np.ptp(states, axis=0) > ON_CIRCLE
+        circles: list[int] = []
+        for i in np.flatnonzero(on_circle & varies[:-1] & varies[1:]):
+            if not circles or i > circles[-1] + 1:
+                circles.append(int(i))
+        return cls(low, high, states.min(axis=0), states.max(axis=0), is_angle, tuple(circles))
+
+    @property
+    def n_dims(self) -> int:
+        """Width of a state."""
+        return len(self.low)
+
+    @property
+    def angles(self) -> tuple[int, ...]:
+        """Columns of the angles."""
+        return tuple(int(i) for i in np.flatnonzero(self.is_angle))
+
+    @property
+    def span(self) -> Array:
+        """Extent of the visited range, of shape (n_dims,)."""
+        return self.highest - self.lowest
+
+    def difference(self, ends: Array, starts: Array) -> Array:
+        """Change from `starts` to `ends`, angles by the short way round, of shape (..., n_dims)."""
+        return self._wrapped(ends - starts)
+
+    def move(self, states: Array, change: Array) -> Array:
+        """States after a change: angles wrapped, others within their bounds and near the visited range."""
+        moved = self._wrapped(states + change)
+        low = np.maximum(self.low, self.lowest - MARGIN * self.span)
+        high = np.minimum(self.high, self.highest + MARGIN * self.span)
+        moved = np.where(self.is_angle, moved, np.clip(moved, low, high))
+        for i in self.circles:
+            pair = moved[..., i : i + 2]
+            pair /= np.maximum(np.sqrt((pair**2).sum(axis=-1, keepdims=True)), np.finfo(np.float64).tiny)
+        return moved
+
+    def is_outside(self, states: Array, margin: float) -> BoolArray:
+        """Whether states left the visited range by more than a share `margin` of it, of shape (n,)."""
+        slack = margin * self.span
+        outside = ((states < self.lowest - slack) | (states > self.highest + slack)) & ~self.is_angle
+        return np.asarray(outside.any(axis=-1))
+
+    def _wrapped(self, states: Array) -> Array:
+        if not self.is_angle.any():
+            return states
+        return np.where(self.is_angle, (states + np.pi) % (2.0 * np.pi) - np.pi, states)
+
+
+def check_bounds(bounds: tuple[ArrayLike, ArrayLike] | None, n_dims: int) -> tuple[Array, Array]:
+    """Lower and upper bounds, each of shape (n_dims,); infinite where none are given."""
+    if bounds is None:
+        return np.full(n_dims, -np.inf), np.full(n_dims, np.inf)
+    low, high = (np.asarray(bound, dtype=np.float64).reshape(-1) for bound in bounds)
+    if low.shape != (n_dims,) or high.shape != (n_dims,):
+        raise ValueError(f"bounds must be two arrays of {n_dims} numbers each; got {len(low)} and {len(high)}.")
+    if not (low <= high).all():
+        raise ValueError("bounds must be ordered: a lower bound lies above its upper bound.")
+    return low, high
