@@ -70,6 +70,14 @@ class StateSpace:
         """Extent of the visited range, of shape (n_dims,)."""
         return self.highest - self.lowest
 
+    def coordinates(self, states: Array) -> Array:
+        """States with cosine and sine behind each other in the place of each angle, of shape (n, n_coordinates)."""
+        columns = [
+            [np.cos(column), np.sin(column)] if is_angle else [column]
+            for column, is_angle in zip(states.T, self.is_angle, strict=True)
+        ]
+        return np.stack([coordinate for pair in columns for coordinate in pair], axis=1)
+
     def difference(self, ends: Array, starts: Array) -> Array:
         """Change from `starts` to `ends`, angles by the short way round, of shape (..., n_dims)."""
         return self._wrapped(ends - starts)

@@ -153,6 +153,19 @@ class ActionRegression:
         coupling = np.eye(len(ridge)) / (prior.noise_share * beta) - inverses
         return cls(prior, parts, rows, factors, linalg.cholesky(coupling.copy))
 
+    @classmethod
+    def complete(cls, features: Array, prior: ActionPrior) -> ActionRegression:
+        """Factorise for rows that have a target for every action: one factor for all, without correlation.
+
+        Targets are those of the first action, then those of the second, … : n of each for `features` of shape (n, m).
+        All weights come from one smoother: ``Q_a − Q_b = S(y_a − y_b)``.
+        """
+        assert prior.correlation == 0.0
+        n, m = features.shape
+        gram = features.T @ features + prior.noise_share * np.eye(m)
+        rows = [a * n + np.arange(n) for a in range(prior.n_actions)]
+        return cls(prior, [features] * len(rows), rows, [linalg.cholesky(gram.copy)] * len(rows), None)
+
     def solve(self, targets: Array) -> Array:
         """Weights P⁻¹Φᵀy, of shape (m, n_actions), for targets of shape (n,)."""
         right = [phi.T @ targets[i] for phi, i in zip(self.features, self.rows, strict=True)]
