@@ -1,6 +1,7 @@
 """Covariance functions: states in, contractions of ∂L/∂K out."""
 
 from gptd_rl.kernels.actions import ActionDelta
+from gptd_rl.kernels.angles import Angles
 from gptd_rl.kernels.base import Pairs
 from gptd_rl.kernels.compose import Kernel, Product, Sum
 from gptd_rl.kernels.constant import Constant
@@ -19,6 +20,7 @@ from gptd_rl.kernels.stationary import (
 __all__ = [
     "ARD",
     "ActionDelta",
+    "Angles",
     "Constant",
     "DataScale",
     "FactorAnalysis",

@@ -15,6 +15,7 @@ import gptd_rl.kernels
 from gptd_rl.inference.features import KernelSplit
 from gptd_rl.kernels import (
     ActionDelta,
+    Angles,
     Constant,
     DataScale,
     Guess,
@@ -43,6 +44,11 @@ PROFILES: dict[type[Kernel], Callable[[float], float]] = {
 SCALE = DataScale(4.0, -3.0, np.array([0.5, 1.0, 20.0]), np.zeros(3, dtype=bool))
 
 
+def by_hand(x: np.ndarray, angles: tuple[int, ...]) -> np.ndarray:
+    """A state with the cosine and sine of each angle."""
+    return np.array([f(x[i]) for i in range(len(x)) for f in ((np.cos, np.sin) if i in angles else (float,))])
+
+
 def naive(kernel: Any, x: np.ndarray, z: np.ndarray) -> float:
     """k(x, z) of two states, part by part."""
     if isinstance(kernel, Sum):
@@ -53,6 +59,8 @@ def naive(kernel: Any, x: np.ndarray, z: np.ndarray) -> float:
         return kernel.bias
     if isinstance(kernel, ActionDelta):
         return 1.0 if x[-1] == z[-1] else kernel.correlation
+    if isinstance(kernel, Angles):
+        return naive(kernel.kernel, *(by_hand(y[: kernel.n_dims], kernel.angles) for y in (x, z)))
     d = (x - z)[: kernel.n_dims]
     return kernel.signal_variance * PROFILES[type(kernel)](0.5 * d @ kernel.metric.matrix @ d)
 
