@@ -12,18 +12,22 @@ from gymnasium.spaces import flatdim
 from numpy.typing import ArrayLike, NDArray
 
 from gptd_rl.agents.history import Iteration, plot_history
-from gptd_rl.agents.policy_pool import PolicyPool
+from gptd_rl.agents.planning import Planner, Planning, q_function
+from gptd_rl.agents.policy_pool import PolicyPool, StateValues
 from gptd_rl.agents.replay import Experience, ReplayBuffer
+from gptd_rl.agents.trial_pool import Served, TrialPool
 from gptd_rl.checks import as_count
 from gptd_rl.data.spaces import as_rows
 from gptd_rl.data.trajectories import Trajectories
+from gptd_rl.estimators.dynamics import DynamicsModel
 from gptd_rl.estimators.gptdq import GPTDQ
-from gptd_rl.estimators.greedy import KernelSelection
-from gptd_rl.inference.by_action import ActionPrior, QFunction
+from gptd_rl.estimators.outcomes import ModelErrors
+from gptd_rl.inference.by_action import ActionPrior
 from gptd_rl.rollouts.actions import ActionSet
 from gptd_rl.rollouts.collect import collect
 from gptd_rl.rollouts.environments import open_adapter
 from gptd_rl.sb3.logging import make_logger
+from gptd_rl.selection.regression import KernelSelection
 from gptd_rl.types import Array, EnvLike
 
 if TYPE_CHECKING:
@@ -45,6 +49,8 @@ class BaseAgent(ABC):
         action_correlation: float,
         noise_share: float,
         subset_size: int,
+        model: str | None,
+        planning: Planning,
         tensorboard_log: str | None,
         verbose: int,
     ) -> None:
@@ -56,6 +62,9 @@ class BaseAgent(ABC):
         prior = ActionPrior(1, float(noise_share), float(action_correlation))
         self.noise_share, self.action_correlation = prior.noise_share, prior.correlation
         self.subset_size = as_count(subset_size, "subset_size")
+        if model not in ("gp", None):
+            raise ValueError(f"model must be 'gp' or None; got {model!r}.")
+        self.model, self.planning = model, planning
         self.tensorboard_log, self.verbose = tensorboard_log, verbose
         self.estimator = GPTDQ(
             action_correlation=self.action_correlation,
@@ -65,7 +74,10 @@ class BaseAgent(ABC):
         )
         self.history: list[Iteration] = []
         self.episodes: list[tuple[int, float]] = []
-        self.pool = PolicyPool()
+        self.pool = PolicyPool() if model is None else TrialPool()
+        self.dynamics_: DynamicsModel | None = None
+        self.model_errors_: list[ModelErrors] = []
+        self._planner = Planner(planning)
         self.num_timesteps = 0
         self.env: Any = None
         self.observation_space: Any = None
@@ -171,7 +183,7 @@ class BaseAgent(ABC):
     # ---------------------------------------------------------------------------------- acting
 
     @property
-    def q(self) -> QFunction:
+    def q(self) -> StateValues:
         """Q-function of the policy that `predict` follows: the incumbent of the pool, or the newest policy."""
         if self.pool.incumbent.q is not None:
             return self.pool.incumbent.q
@@ -188,9 +200,15 @@ class BaseAgent(ABC):
         return np.array(self.pool.incumbent.returns_since_selection)
 
     @property
+    def served_(self) -> Served:
+        """The policy that `predict` follows, and why it is this one."""
+        values, record = self.q, self.pool.incumbent
+        return Served.of(record, values, self.pool)
+
+    @property
     def relevances_(self) -> Array:
         """Relevance of each state variable for the incumbent policy, of shape (n_dims,)."""
-        return np.asarray(self.q.kernel.relevances)
+        return np.asarray(q_function(self.q).kernel.relevances)
 
     def q_values(self, observations: ArrayLike) -> Array:
         """Q of every action under the policy that `predict` follows, of shape (n, n_actions)."""
@@ -236,7 +254,7 @@ class BaseAgent(ABC):
 
     def _states(self, observation: Any) -> tuple[Array, bool]:
         """Observations as rows of numbers, and whether there was a single one."""
-        n_dims = self.q.inducing_points.shape[1]
+        n_dims = q_function(self.q).inducing_points.shape[1]
         if self.observation_space is None:
             rows = np.asarray(observation, dtype=np.float64)
             single = rows.ndim == 1

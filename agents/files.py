@@ -16,10 +16,11 @@ from gptd_rl.agents.policy_pool import Episode, NewestQ, PolicyPool, PolicyRecor
 from gptd_rl.agents.replay import Experience, ReplayBuffer
 from gptd_rl.data import files
 from gptd_rl.estimators.gptdq import GPTDQ
-from gptd_rl.estimators.greedy import GreedyFit, KernelSelection
+from gptd_rl.estimators.greedy import GreedyFit
 from gptd_rl.inference.by_action import QFunction
 from gptd_rl.kernels import registry
 from gptd_rl.rollouts.actions import ActionSet
+from gptd_rl.selection.regression import KernelSelection
 from gptd_rl.types import EnvLike
 
 FORMAT = "gptd-rl agent"

@@ -8,14 +8,25 @@ from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 
-from gptd_rl.estimators.greedy import GreedyFit, KernelSelection
+from gptd_rl.estimators.greedy import GreedyFit
+from gptd_rl.selection.regression import KernelSelection
 from gptd_rl.types import Array
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 N_RECENT = 10  # episodes whose mean return is logged
-LOGGED = ("log_evidence", "policy_change", "residual", "n_inducing_points", "n_iterations", "incumbent_return")
+LOGGED = (
+    "log_evidence",
+    "policy_change",
+    "residual",
+    "n_inducing_points",
+    "n_iterations",
+    "incumbent_return",
+    "trial_return",
+    "model_error",
+    "exploration",
+)
 
 
 @dataclass(frozen=True)
@@ -45,6 +56,13 @@ class Iteration:
         Mean return of the last ten episodes; NaN before the first.
     incumbent_return : float
         Mean return of the incumbent policy since its selection; NaN without episodes.
+    trial_return : float
+        Mean return of the incumbent policy in the model; NaN without a trial.
+    model_error : float
+        Median error of the model in the new transitions, of the state variable it predicts worst beside its noise, in
+        standard deviations; NaN without a model.
+    exploration : float
+        Share of episodes that explored, since the improvement before; NaN without episodes or without a model.
     """
 
     n_transitions: int
@@ -59,6 +77,9 @@ class Iteration:
     policy_change: float
     episode_return: float
     incumbent_return: float
+    trial_return: float = np.nan
+    model_error: float = np.nan
+    exploration: float = np.nan
 
     @classmethod
     def of(
@@ -69,6 +90,7 @@ class Iteration:
         selection: KernelSelection | None,
         episode_returns: Sequence[float],
         incumbent_returns: Sequence[float] | Array,
+        **of_model: float,
     ) -> Self:
         """The record of a fit to transitions from `states`, given the fit before and the last selection."""
         some = states[:: max(1, len(states) // 1000)]
@@ -86,6 +108,7 @@ class Iteration:
             policy_change=1.0 if before is None else float(np.mean(policies[0] != policies[1])),
             episode_return=_mean(episode_returns[-N_RECENT:]),
             incumbent_return=_mean(incumbent_returns),
+            **of_model,
         )
 
     def log(self, logger: Any, n_steps: int) -> None:
@@ -122,4 +145,7 @@ def plot_history(history: Sequence[Iteration], episodes: Sequence[tuple[int, flo
         relevances=[i.relevances for i in history],
         log_evidence=[i.log_evidence for i in history],
         policy_change=[i.policy_change for i in history],
+        trial_return=[i.trial_return for i in history],
+        model_error=[i.model_error for i in history],
+        exploration=[i.exploration for i in history],
     )

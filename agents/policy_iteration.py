@@ -14,19 +14,28 @@ from numpy.typing import ArrayLike
 from gptd_rl.agents import files
 from gptd_rl.agents.base import BaseAgent
 from gptd_rl.agents.history import Iteration
-from gptd_rl.agents.policy_pool import NewestQ
+from gptd_rl.agents.planning import DEFAULT_TIME_LIMIT, Planning, simulated_returns
+from gptd_rl.agents.policy_pool import NewestQ, PolicyRecord
 from gptd_rl.agents.replay import Experience
 from gptd_rl.agents.runner import EpisodeRunner
+from gptd_rl.agents.trial_pool import TrialPool
 from gptd_rl.checks import as_count
+from gptd_rl.data.spaces import flat_bounds
 from gptd_rl.data.trajectories import Trajectories
-from gptd_rl.estimators.greedy import default_kernel
+from gptd_rl.estimators.dynamics import DynamicsModel
+from gptd_rl.estimators.greedy import GreedyFit, default_kernel
 from gptd_rl.exceptions import LearningError
 from gptd_rl.progress import step_bar
 from gptd_rl.rollouts.actions import ActionSet
 from gptd_rl.rollouts.environments import open_adapter
 from gptd_rl.sb3.logging import Callback, as_callback
 from gptd_rl.threads import one_blas_thread
-from gptd_rl.types import EnvLike
+from gptd_rl.types import Array, EnvLike
+
+FIRST_MODEL = 200  # transitions before the first model
+# The model is checked by as many new transitions at least. It is trusted unless the median of the last checks shows a
+# larger error, in standard deviations, than its own noise explains.
+MIN_CHECKED, N_CHECKS, MAX_ERROR = 20, 3, 0.3
 
 
 class PolicyIteration(BaseAgent):
@@ -42,10 +51,16 @@ class PolicyIteration(BaseAgent):
         Seeds the environment and every choice of the agent: the same seed gives the same agent. None draws one.
     candidates : array-like of shape (n_candidates, ...), optional
         Actions to choose from, where the action space is continuous.
+    model : {"gp", None}
+        "gp": a Gaussian-process model of the dynamics completes every visited state with the actions not taken, and
+        policies are tried in it before one is served. Where the model turns out to be wrong, the agent relies on real
+        transitions alone, as it always does with None.
+    planning : Planning, optional
+        Settings of planning in the model.
     action_correlation, noise_share, subset_size
-        As in `GPTDQ`.
-    refit_every : int
-        Transitions between two improvements; a twentieth of all transitions, once that is more.
+        As in `GPTDQ`, for Q from real transitions alone.
+    refit_every : int, optional
+        Transitions between two improvements; a share of all transitions, once that is more.
     reselect_kernel : bool
         Select relevances again whenever the data have doubled. False keeps those that were selected first.
     tensorboard_log : str, optional
@@ -57,6 +72,12 @@ class PolicyIteration(BaseAgent):
     ----------
     estimator : GPTDQ
         Q of the newest policy, fitted to all data.
+    dynamics_ : DynamicsModel or None
+        The model of the dynamics, fitted to all data.
+    model_errors_ : list of ModelErrors
+        One-step errors of the model in new transitions, before it was fitted to them.
+    served_ : Served
+        The policy that `predict` follows, and why.
     history : list of Iteration
         One entry for each improvement.
     episodes : list of (int, float)
@@ -78,10 +99,12 @@ class PolicyIteration(BaseAgent):
         gamma: float = 0.99,
         seed: int | None = 0,
         candidates: ArrayLike | None = None,
+        model: str | None = "gp",
+        planning: Planning | None = None,
         action_correlation: float = 0.9,
         noise_share: float = 3e-3,
         subset_size: int = 300,
-        refit_every: int = 100,
+        refit_every: int | None = None,
         reselect_kernel: bool = True,
         tensorboard_log: str | None = None,
         verbose: int = 0,
@@ -93,10 +116,13 @@ class PolicyIteration(BaseAgent):
             action_correlation=action_correlation,
             noise_share=noise_share,
             subset_size=subset_size,
+            model=model,
+            planning=planning or Planning(),
             tensorboard_log=tensorboard_log,
             verbose=verbose,
         )
-        self.refit_every = as_count(refit_every, "refit_every")
+        default = 100 if model is None else 125
+        self.refit_every = default if refit_every is None else as_count(refit_every, "refit_every")
         self.reselect_kernel = reselect_kernel
         self.set_env(env)
 
@@ -140,6 +166,7 @@ class PolicyIteration(BaseAgent):
         with open_adapter(env) as adapter, step_bar(progress_bar, "learning", total_timesteps) as advance:
             listener.on_training_start(dict(total_timesteps=goal, tb_log_name=tb_log_name, self=self), {})
             listener.on_rollout_start()
+            self._set_time_limit(adapter.spec)
             runner = EpisodeRunner(adapter, self._action_set, self.pool, self.gamma, self._rng)
             try:
                 self._collect(runner, goal, listener, log_interval, advance)
@@ -209,11 +236,82 @@ class PolicyIteration(BaseAgent):
         """Whether it is time for an improvement."""
         assert self._buffer is not None
         n = len(self._buffer)
+        if self.model == "gp":
+            return n >= FIRST_MODEL and n - self._n_fitted >= max(self.refit_every, n // 10)
         every = self.refit_every if n >= self.refit_every else max(1, self.refit_every // 4)
         return n - self._n_fitted >= max(every, n // 20)
 
+    def _set_time_limit(self, spec: Any) -> None:
+        """Steps of simulated episodes: the environment's limit, or the longest episode so far."""
+        limit = None if spec is None else spec.max_episode_steps
+        self._planner.time_limit = int(limit or DEFAULT_TIME_LIMIT)
+
     def _improve(self, select: bool = False) -> None:
-        """Fit Q of the greedy policy to all data; select a kernel if that is due, or demanded by `select`."""
+        """Improve the policy with all data; `select` demands the selection of a kernel."""
+        if self.model == "gp" and self._improve_in_model():
+            return
+        self._improve_from_transitions(select)
+
+    def _improve_in_model(self) -> bool:
+        """Fit the model, plan and try policies in it; False if the model is not to be trusted."""
+        assert self._buffer is not None and isinstance(self.pool, TrialPool)
+        experience, pool, n_actions = self._buffer.experience, self.pool, self._action_set.n
+        data = experience.trajectories(self.gamma, np.arange(n_actions))
+        self._check_model(experience)
+        self._fit_model(data)
+        model, planner, starts = self.dynamics_, self._planner, experience.starts
+        assert model is not None
+        pool.trusts_model = self._trusts_model()
+        if not pool.trusts_model:
+            return False
+        explorer = None if pool.newest_q is None else pool.newest_q.sample
+        known = [record for record in pool.records if record.q is not None]
+        plan = planner.improve(model, starts, known, explorer, self._rng)
+        for record in plan.candidates:
+            record.n_transitions = record.n_transitions or len(experience)
+        before = getattr(self.estimator, "greedy_", None)
+        self.estimator.set_params(n_actions=n_actions)
+        self.estimator.adopt(plan.fit, data)
+        if plan.selection is not None:
+            self._selection, self._n_selected = plan.selection, len(experience)
+        self._n_fitted = len(experience)
+        targets = plan.fit.posterior.targets
+        pool.newest_q = NewestQ.of(plan.fit.posterior.mean_function, plan.explorer, targets)
+        pool.has_plan = bool(np.ptp(targets) > 0.0)
+
+        def simulate(record: PolicyRecord, states: Array) -> Array:
+            assert record.q is not None
+            return simulated_returns(model, [record.q], states, planner.time_limit, self._rng)[0][0]
+
+        pool.judge(plan.candidates, simulate, self.planning.n_kept)
+        self._record(experience, plan.fit, before)
+        return True
+
+    def _check_model(self, experience: Experience) -> None:
+        """One-step errors of the model in the transitions since its last fit."""
+        if self.dynamics_ is None or len(experience) - self._n_fitted < MIN_CHECKED:
+            return
+        new = experience[slice(self._n_fitted, None)]
+        self.model_errors_.append(self.dynamics_.errors(new.trajectories(self.gamma, np.arange(self._action_set.n))))
+
+    def _fit_model(self, data: Trajectories) -> None:
+        if self.dynamics_ is None:
+            self.dynamics_ = DynamicsModel(n_actions=self._action_set.n, bounds=self._state_bounds(), warm_start=True)
+        self.dynamics_.set_params(random_state=int(self._rng.integers(2**31)))
+        self.dynamics_.fit(data)
+
+    def _state_bounds(self) -> tuple[Array, Array] | None:
+        return None if self.observation_space is None else flat_bounds(self.observation_space)
+
+    def _trusts_model(self) -> bool:
+        """Whether one-step errors are small or expected, and trials agree with measured returns."""
+        assert isinstance(self.pool, TrialPool)
+        recent = [errors.unexpected for errors in self.model_errors_[-N_CHECKS:]]
+        is_accurate = len(recent) < 2 or float(np.median(recent)) <= MAX_ERROR
+        return is_accurate and not self.pool.verdict.is_useless
+
+    def _improve_from_transitions(self, select: bool) -> None:
+        """Fit Q of the greedy policy to all transitions; select a kernel if that is due, or demanded by `select`."""
         assert self._buffer is not None
         experience, n_actions = self._buffer.experience, self._action_set.n
         n, before = len(experience), getattr(self.estimator, "greedy_", None)
@@ -232,9 +330,20 @@ class PolicyIteration(BaseAgent):
         self.pool.newest_q = NewestQ.of(
             posterior.mean_function, posterior.sample_function(self._rng), posterior.targets
         )
+        self._record(experience, fit, before)
+
+    def _record(self, experience: Experience, fit: GreedyFit, before: GreedyFit | None) -> None:
+        """Append to the history."""
         returns = [total for _, total in self.episodes]
+        of_model = {}
+        if isinstance(self.pool, TrialPool):
+            of_model = dict(
+                trial_return=self.pool.incumbent.trial_return,
+                model_error=self.model_errors_[-1].unexpected if self.model_errors_ else np.nan,
+                exploration=self.pool.take_exploration(),
+            )
         self.history.append(
-            Iteration.of(experience.states, fit, before, self._selection, returns, self.incumbent_returns)
+            Iteration.of(experience.states, fit, before, self._selection, returns, self.incumbent_returns, **of_model)
         )
 
     def save(self, path: str | os.PathLike[str]) -> Path:

@@ -9,11 +9,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import Protocol
 
 import numpy as np
 
-from gptd_rl.inference.by_action import QFunction
-from gptd_rl.types import Array
+from gptd_rl.types import Array, IntArray
 
 MIN_EPISODES = 3  # episodes of the policy with the best mean return before newer policies act
 MAX_POLICIES = 40  # policies on record
@@ -23,26 +23,38 @@ MIN_FOR_BASELINE = 6  # episodes from which the effect of start states on return
 SHORTFALL_TOLERANCE = 0.1
 
 
+class StateValues(Protocol):
+    """Q of every action as a function of states: a `QFunction`, or what answers like one."""
+
+    def __call__(self, states: Array) -> Array:
+        """Q of shape (n, n_actions)."""
+        ...
+
+    def greedy(self, states: Array) -> IntArray:
+        """Index of the best action, of shape (n,)."""
+        ...
+
+
 @dataclass(frozen=True, eq=False)
 class NewestQ:
     """The Q-function of the last improvement.
 
     Attributes
     ----------
-    mean : QFunction
+    mean : StateValues
         Posterior mean.
-    sample : QFunction
+    sample : StateValues
         Posterior sample, for Thompson sampling.
     tolerance : float
         By how much an episode may fall short of its predicted return.
     """
 
-    mean: QFunction
-    sample: QFunction
+    mean: StateValues
+    sample: StateValues
     tolerance: float
 
     @classmethod
-    def of(cls, mean: QFunction, sample: QFunction, targets: Array) -> NewestQ:
+    def of(cls, mean: StateValues, sample: StateValues, targets: Array) -> NewestQ:
         """With the tolerance in the units of the targets of Q."""
         return cls(mean, sample, SHORTFALL_TOLERANCE * float(targets.std()))
 
@@ -74,9 +86,12 @@ class Episode:
 class PolicyRecord:
     """A greedy policy and its episodes."""
 
-    q: QFunction | None  # None is the newest policy, whichever that is
+    q: StateValues | None  # None is the newest policy, whichever that is
     episodes: list[Episode] = field(default_factory=list)
     n_before: int = 0  # episodes before it became the incumbent
+    trial_return: float = np.nan  # mean return in a model of the dynamics, if it was simulated
+    score: float = np.nan  # by which it was compared with others
+    n_transitions: int = 0  # that it was learnt from
 
     @property
     def met_prediction(self) -> bool:
@@ -179,6 +194,14 @@ class PolicyPool:
             self.incumbent, best.n_before = best, len(best.episodes)
         worst = np.argsort(scores)[: max(0, len(self.records) - MAX_POLICIES)]
         self.records = [r for i, r in enumerate(self.records) if i not in worst or r is self.incumbent]
+
+    @property
+    def reason(self) -> str:
+        """Why the incumbent is served."""
+        if self.incumbent.q is None:
+            return "the newest policy: no other is credibly better by measured returns"
+        n = len(self.incumbent.episodes)
+        return f"credibly better than the newest policies by the measured returns of {n} episodes"
 
     def choose(self) -> PolicyRecord | None:
         """The policy of the next episode; None, the random policy, before the first improvement.

@@ -76,6 +76,14 @@ class Experience:
         """Some of the transitions."""
         return type(self)(*(getattr(self, f.name)[rows] for f in fields(self)))
 
+    @property
+    def starts(self) -> Array:
+        """First states of episodes, of shape (k, n_dims)."""
+        order = np.argsort(self.streams, kind="stable")
+        new_stream = np.diff(self.streams[order], prepend=-1) != 0
+        after_end = np.concatenate([[True], self.done[order][:-1]])
+        return self.states[order[new_stream | after_end]]
+
     def trajectories(self, gamma: float, actions: NDArray[Any]) -> Trajectories:
         """The same as segments, stream by stream, with the discount γ; `actions[i]` is the action of index i."""
         order = np.argsort(self.streams, kind="stable")

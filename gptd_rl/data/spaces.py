@@ -74,6 +74,17 @@ def flatten(space: Space[Any], batch: Any) -> Numbers:
     return rows.reshape(len(rows), math.prod(rows.shape[1:]))  # also without rows
 
 
+def flat_bounds(space: Space[Any]) -> tuple[Array, Array]:
+    """Lower and upper bounds of states, each of shape (n_dims,), in the order of `flatten`."""
+    if isinstance(space, (spaces.Dict, spaces.Tuple)):
+        parts = [flat_bounds(part) for part in _parts(space)]
+        return np.concatenate([low for low, _ in parts]), np.concatenate([high for _, high in parts])
+    if isinstance(space, spaces.Box):
+        return space.low.reshape(-1).astype(np.float64), space.high.reshape(-1).astype(np.float64)
+    n = spaces.flatdim(space)  # one-hot, or bits
+    return np.zeros(n), np.ones(n)
+
+
 def unflatten(space: Space[Any], states: Numbers) -> Any:
     """Turn states of shape (n, n_dims) back into a batch of observations: the inverse of `flatten`."""
     if isinstance(space, (spaces.Dict, spaces.Tuple)):

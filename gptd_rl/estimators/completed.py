@@ -11,18 +11,20 @@ are: policies then keep away from edges. Values are clipped to [r_min, r_max]/(1
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Literal
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 from gptd_rl import linalg
 from gptd_rl.data.action_transitions import CompletedTransitions
-from gptd_rl.estimators.greedy import CONVERGED, GreedyFit, value_range
-from gptd_rl.inference.by_action import ActionPosterior, ActionPrior, ActionRegression, StateFeatures
+from gptd_rl.estimators.greedy import CONVERGED, MIN_SPREAD, GreedyFit, select_kernel, value_range
+from gptd_rl.inference.by_action import ActionPosterior, ActionPrior, ActionRegression, QFunction, StateFeatures
 from gptd_rl.inference.inducing import incomplete_cholesky
-from gptd_rl.kernels import Kernel
+from gptd_rl.kernels import Kernel, registry
+from gptd_rl.selection.regression import KernelSelection
 from gptd_rl.types import Array
 
 MAX_SWEEPS = 300
@@ -106,11 +108,12 @@ class CompletedProblem:
             # w_a = (ΦᵀΦ + λI)⁻¹ (Φᵀ(y_a − μ) + Φ_Tᵀ(0 − μ))
             right = (rows32.T @ (targets - mu).astype(np.float32)).astype(np.float64) - mu * terminal[:, None]
             w = linalg.solve(factor, right).astype(np.float32)  # [m, |A|]
-            improved = soften(mu + self.next_rows @ w, softness).reshape(n, n_actions)
+            improved = soften(mu + (self.next_rows @ w).astype(np.float64), softness).reshape(n, n_actions)
             improved = np.where(is_alive, np.clip(improved, low, high), 0.0)
-            change, values = float(np.abs(improved - values).mean()), improved.astype(np.float64)
+            change, values = float(np.abs(improved - values).mean()), improved
         targets = data.rewards + data.discounts * values
-        return CompletedFit(self._condition(targets, mu, noise_share), n_sweeps, None, values)
+        states = np.concatenate([data.states, data.terminal_states])
+        return CompletedFit(self._condition(targets, mu, noise_share), n_sweeps, None, values, states)
 
     def _condition(self, targets: Array, mu: float, noise_share: float) -> ActionPosterior:
         regression = ActionRegression.complete(self.rows, ActionPrior(targets.shape[1], noise_share))
@@ -125,11 +128,61 @@ class CompletedFit(GreedyFit):
 
     Attributes
     ----------
-    values : ndarray of shape (n, n_actions)
-        V of the next states.
+    values : ndarray of shape (n, n_actions) or None
+        V of the next states; None after loading.
+    states : ndarray of shape (n + k, n_dims)
+        States that have a target for every action, terminal ones last.
     """
 
     values: Array | None = None
+    states: Array | None = None
+
+    def to_arrays(self) -> tuple[dict[str, Any], dict[str, Array]]:
+        """A description for JSON, and arrays."""
+        description, arrays = super().to_arrays()
+        assert self.states is not None
+        return dict(description, is_completed=True), dict(arrays, completed_states=self.states)
+
+    @classmethod
+    def from_completed(cls, description: Mapping[str, Any], arrays: Mapping[str, Array]) -> CompletedFit:
+        """Build what `to_arrays` took apart."""
+        kernel, states = registry.build(description["kernel"]), arrays["completed_states"]
+        features = StateFeatures(kernel, arrays["inducing_points"])
+        regression = ActionRegression.complete(features(states), ActionPrior(**description["prior"]))
+        mean = QFunction(kernel, features.inducing_points, arrays["weights"], description["prior_mean"])
+        posterior = ActionPosterior(features, regression, arrays["targets"], mean, description["noise_variance"])
+        return cls(posterior, description["n_iterations"], None, None, states)
+
+
+def solve_completed(
+    data: CompletedTransitions,
+    kernel: Kernel,
+    n_inducing: int,
+    softness: float,
+    noise_share: float,
+    prior_mean: float | PriorMean,
+    rng: np.random.Generator,
+) -> tuple[CompletedFit, KernelSelection | None]:
+    """Fitted Q iteration; select the kernel by the evidence of V and iterate again, if its parameters are free."""
+    settings: Any = dict(softness=softness, noise_share=noise_share, prior_mean=prior_mean)
+    problem = CompletedProblem.of(data, kernel, n_inducing, rng)
+    fit = problem.solve(**settings)
+    selection = select_by_values(problem, fit, rng)
+    if selection is None:
+        return fit, None
+    fit = CompletedProblem.of(data, selection.kernel, n_inducing, rng).solve(**settings, values=fit.values)
+    return replace(fit, selection=selection), selection
+
+
+def select_by_values(problem: CompletedProblem, fit: CompletedFit, rng: np.random.Generator) -> KernelSelection | None:
+    """Select the kernel by the evidence of V in the states; None if nothing is free, or V does not vary."""
+    data, kernel, (low, high) = problem.data, problem.features.kernel, problem.bounds
+    assert fit.values is not None
+    v = (data.rewards + data.discounts * fit.values).max(axis=1)
+    if not kernel.is_free[kernel.n_amplitudes :].any() or float(v.std()) <= MIN_SPREAD * (high - low):
+        return None
+    one_action, prior = np.zeros(len(v), dtype=np.int64), ActionPrior(1, fit.posterior.regression.prior.noise_share)
+    return select_kernel(kernel, data.states, one_action, v, prior, rng)
 
 
 def soften(q: Array, softness: float) -> Array:

@@ -2,8 +2,8 @@
 
     y = β_a + βᵀc(x) + f(x, a) + ε        f ~ GP(0, v₀k(x, x')·(ρ + (1−ρ)δ(a, a')))
 
-c(x) are the coordinates of x, angles as cosine and sine. k has one relevance per coordinate; the evidence selects it with
-ρ, v₀ and the noise. ρ says how much of f the actions share: near 1 one action teaches what the others do.
+c(x) are the coordinates of x, angles as cosine and sine. k has one relevance per coordinate; the evidence selects it
+with ρ, v₀ and the noise. ρ says how much of f the actions share: near 1 one action teaches what the others do.
 """
 
 from __future__ import annotations
@@ -137,7 +137,12 @@ class OutputData:
     n_inducing: int
 
     def fit_robustly(
-        self, rows: IntArray, groups: Sequence[BoolArray], before: KernelSelection | None, select: bool, rng: np.random.Generator
+        self,
+        rows: IntArray,
+        groups: Sequence[BoolArray],
+        before: KernelSelection | None,
+        select: bool,
+        rng: np.random.Generator,
     ) -> OutputModel:
         """Fit to `rows`, less those of the `groups` that behave differently.
 
@@ -155,7 +160,11 @@ class OutputData:
         for group in groups:
             if group[rows].any() and float(np.median(errors[rows[group[rows]]])) > limit:
                 kept = kept[~group[kept]]
-        return model if len(kept) == len(inner) else self.fit(kept, model.selection or before, model.selection is None, rng)
+        return (
+            model
+            if len(kept) == len(inner)
+            else self.fit(kept, model.selection or before, model.selection is None, rng)
+        )
 
     def fit(
         self, rows: IntArray, before: KernelSelection | None, select: bool, rng: np.random.Generator
@@ -177,11 +186,10 @@ class OutputData:
     def _select(self, targets: RegressionTargets, before: KernelSelection | None) -> KernelSelection:
         unit = unit_relevances(self.space, targets.states)
         starts = [(state_kernel(self.space, relevance * unit), noise) for relevance, noise in STARTS]
-        correlations = CORRELATIONS
         if before is not None:
             starts = [*starts[1:], (before.kernel, before.noise_share)]
         return select_regression_kernel(
-            targets, starts, correlations=correlations, noise_shares=NOISE_SHARES, max_steps=MAX_STEPS
+            targets, starts, correlations=CORRELATIONS, noise_shares=NOISE_SHARES, max_steps=MAX_STEPS
         )
 
 

@@ -13,6 +13,7 @@ from gptd_rl.data.logged_pairs import logged_pairs
 from gptd_rl.data.state_actions import to_state_actions
 from gptd_rl.data.trajectories import Trajectories
 from gptd_rl.estimators.action_coverage import warn_of_uncovered_actions
+from gptd_rl.estimators.dynamics import DynamicsModel
 from gptd_rl.estimators.greedy_q import GreedyQ
 from gptd_rl.estimators.pairs import in_pairs
 from gptd_rl.estimators.planning import OFF_POLICY_AMPLIFICATION, Plan
@@ -62,10 +63,12 @@ class GPTDQ(GreedyQ):
         learnt of one action is a first guess for the others; with none, K is block diagonal, and cheap.
     noise_share : float
         λ = σ²/v₀, noise variance of bootstrapped targets over prior variance of Q, in a fit of the greedy policy.
+    softness : float
+        ε of the soft backup (1−ε) max Q + ε mean Q, from 0 to 1, in a fit of the greedy policy with a model.
     mean : float or callable, optional
         Prior mean of Q, as in `GPTD`. A function takes states of shape (n, n_dims) and the actions taken there, in the
         form in which the data hold them, of shape (n, ...). For the greedy policy a number; by default the largest
-        value that the rewards allow, so that actions never tried look good.
+        value that the rewards allow, so that actions never tried look good; with a model the smallest target.
     noise : {"stochastic", "deterministic"}
         As in `GPTD`: σ²HHᵀ, or σ²I for deterministic systems.
     bootstrap : {"auto", True, False}
@@ -126,6 +129,7 @@ class GPTDQ(GreedyQ):
         candidates: ArrayLike | None = None,
         action_correlation: float = 0.0,
         noise_share: float = 3e-3,
+        softness: float = 0.0,
         mean: Mean = None,
         noise: Noise = "stochastic",
         bootstrap: bool | str = "auto",
@@ -166,6 +170,7 @@ class GPTDQ(GreedyQ):
         self.candidates = candidates
         self.action_correlation = action_correlation
         self.noise_share = noise_share
+        self.softness = softness
 
     # ---------------------------------------------------------------------------------- fitting
 
@@ -175,6 +180,7 @@ class GPTDQ(GreedyQ):
         data: DataLike,
         *,
         policy: Policy | GPTDQ | str = None,
+        model: DynamicsModel | None = None,
         gamma: float | None = None,
         executor: Any = None,
         progress_bar: bool = False,
@@ -191,6 +197,9 @@ class GPTDQ(GreedyQ):
             ``action_probabilities(states)``, of shape (n, n_actions): Q(x', ·) is then averaged over them. One that
             answers differently when it is asked again is asked several times. "greedy" is the policy that is greedy
             with respect to Q itself (see Notes).
+        model : DynamicsModel, optional
+            For ``policy="greedy"``: a fitted model of the dynamics, which completes every transition with the outcomes
+            of the actions not taken.
         gamma, executor, progress_bar
             As in `GPTD.fit`.
 
@@ -212,12 +221,17 @@ class GPTDQ(GreedyQ):
         follow from the residuals and `noise_share`. `subset_size` counts inducing states, which all actions share.
         ``warm_start=True`` continues from the last Q and kernel. Standard deviations and intervals take the targets as
         given: those of a policy's values come from ``fit(data, policy=q.greedy_actions)``.
+
+        With a model every state has a target for every action, all actions share one matrix, and smoothing errors of V
+        cancel from the differences between actions (see `completed`).
         """
         self._check_parameters()
         data = data if isinstance(data, Trajectories) else Sources.of(data, gamma)
         actions = self._find_actions(data)
         if isinstance(policy, str):
-            return self._fit_greedy(data, actions, policy)
+            return self._fit_greedy(data, actions, policy, model)
+        if model is not None:
+            raise ValueError("a model is for policy='greedy': another policy is evaluated from real transitions alone.")
         logged = partial(self._open, gamma=gamma, executor=executor, actions=actions)
         if self._bootstraps(policy):
             engine = logged(in_pairs(data, actions, policy, logged_pairs))

@@ -23,6 +23,7 @@ class QEstimator(Estimator):
     candidates: ArrayLike | None
     action_correlation: float
     noise_share: float
+    softness: float
 
     def _mean_of_rows(self, mean: Mean, actions: Actions) -> Mean:
         if not callable(mean):
@@ -74,6 +75,8 @@ class QEstimator(Estimator):
             raise ValueError(f"action_correlation must lie in [0, 1); got {self.action_correlation!r}.")
         if not (np.isfinite(self.noise_share) and self.noise_share > 0):
             raise ValueError(f"noise_share must be positive; got {self.noise_share}.")
+        if not 0.0 <= self.softness <= 1.0:
+            raise ValueError(f"softness must lie in [0, 1]; got {self.softness!r}.")
 
     def _check_pairs(self, states: ArrayLike, actions: ArrayLike) -> Array:
         """Pairs with all inputs, of shape (m, n_dims + n_columns)."""

@@ -30,6 +30,8 @@ STARTS = ((0.1, 1e-2), (0.5, 1e-1))
 PRIOR_VARIANCE = 1e4  # of the logit: the boundary may be sharp
 # The kernel is selected again once there are this many times as many terminal states.
 GROWTH = 1.5
+# Where ends are sought, a state is terminal if its logit is larger than this.
+SOUGHT_LOGIT = 1.0
 
 
 @dataclass(frozen=True, eq=False)
@@ -65,7 +67,7 @@ class Terminations:
 
     def __call__(self, states: Array) -> BoolArray:
         """Whether each state is terminal, of shape (n,)."""
-        is_terminal = np.asarray(self.logit(states)[:, 0] > 0.0)
+        is_terminal = np.asarray(self.logit(states)[:, 0] > (0.0 if self.continued is None else SOUGHT_LOGIT))
         if self._continued is not None and is_terminal.any():  # type: ignore[attr-defined]
             x = self._distances(states[is_terminal])
             nearest = [tree.query(x)[0] for tree in (self._ended, self._continued)]  # type: ignore[attr-defined]

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
 __all__ = ["plot_history", "plot_relevances", "plot_section", "plot_value"]
 
+SMALLEST_ERROR = 1e-8  # that a plot shows
 MAX_LINES_IN_LEGEND = 12
 
 
@@ -123,6 +124,9 @@ def plot_history(
     relevances: ArrayLike,
     log_evidence: ArrayLike,
     policy_change: ArrayLike,
+    trial_return: ArrayLike | None = None,
+    model_error: ArrayLike | None = None,
+    exploration: ArrayLike | None = None,
 ) -> Figure:
     """Returns, relevances, evidence and policy change of a learning run against the number of transitions.
 
@@ -139,12 +143,17 @@ def plot_history(
         Per target, in nats.
     policy_change : array-like of shape (n_iterations,)
         Share of the visited states at which the greedy action changed.
+    trial_return, model_error, exploration : array-like of shape (n_iterations,), optional
+        Mean return of the incumbent policy in a model of the dynamics, one-step error of that model, and the share of
+        episodes that explored; NaN where there is none.
     """
     figure = Figure(figsize=(10, 6.5), layout="constrained")
     (top_left, top_right), (low_left, low_right) = figure.subplots(2, 2, sharex=True)
     if episodes:
         top_left.plot(*zip(*episodes, strict=True), ".", color=COLOURS["line"], ms=5, label="episode")
     top_left.plot(n_transitions, policy_return, color=COLOURS["model"], lw=2, label="incumbent policy, mean")
+    if trial_return is not None and np.isfinite(trial_return).any():
+        top_left.plot(n_transitions, trial_return, "--", color=COLOURS["critic"], label="the same in the model")
     top_left.set(ylabel="return", title="Returns")
     top_left.legend(frameon=False)
     by_input = np.asarray(relevances).T
@@ -153,10 +162,22 @@ def plot_history(
     top_right.set(yscale="log", ylabel="relevance ω", title="Relevance of each state variable")
     if len(by_input) <= MAX_LINES_IN_LEGEND:
         top_right.legend(frameon=False, fontsize="small", ncols=2)
-    low_left.plot(n_transitions, log_evidence, color=COLOURS["other"])
-    low_left.set(xlabel="transitions", ylabel="nats per target", title="Evidence of the kernel")
-    low_right.plot(n_transitions, 100 * np.asarray(policy_change), color=COLOURS["critic"])
+    if model_error is not None and np.isfinite(model_error).any():
+        shown = np.maximum(np.asarray(model_error, dtype=float), SMALLEST_ERROR)
+        low_left.plot(n_transitions, shown, ".-", color=COLOURS["other"])
+        low_left.set(yscale="log", ylabel="standard deviations", title="Error of the model beyond its noise, one step")
+    else:
+        low_left.plot(n_transitions, log_evidence, color=COLOURS["other"])
+        low_left.set(ylabel="nats per target", title="Evidence of the kernel")
+    low_left.set(xlabel="transitions")
+    low_right.plot(
+        n_transitions, 100 * np.asarray(policy_change), color=COLOURS["critic"], label="greedy action changed"
+    )
     low_right.set(xlabel="transitions", ylabel="% of states", ylim=(0, None), title="Changes of the greedy action")
+    if exploration is not None and np.isfinite(exploration).any():
+        low_right.plot(n_transitions, 100 * np.asarray(exploration), ".", color=COLOURS["line"], label="exploring")
+        low_right.set(ylabel="% of states, of episodes", title="Changes of the greedy action, and exploration")
+        low_right.legend(frameon=False)
     for ax in figure.axes:
         ax.spines[["top", "right"]].set_visible(False)
         ax.grid(alpha=0.3)

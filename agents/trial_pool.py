@@ -1,0 +1,190 @@
+"""Select the policy to deploy by simulated episodes, corrected by measured ones.
+
+Each candidate has a trial: its mean return t in a model of the dynamics, from the same states as the others'. Measured
+episodes tell how wrong trials are. With d the measured return of an episode less its return in the model from the same
+start, s² the variance of d within policies, τ² its variance between them, and n episodes, a policy's return has
+
+    mean t + w·d̄        variance τ²(1 − w)        w = τ²/(τ² + s²/n)
+
+Candidates are compared by the mean less one standard deviation. If the model is right, d is 0 and the trial decides. If
+it is wrong, τ is large, and a policy needs measured episodes to be deployed. If it is useless, measured returns decide
+alone, as in `PolicyPool`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from gptd_rl.agents.policy_pool import Episode, PolicyPool, PolicyRecord, StateValues
+from gptd_rl.types import Array
+
+MAX_EPISODES = 30  # measured episodes that are simulated again, the latest ones
+MIN_FOR_VERDICT = 4  # episodes that must be off before the model is called useless
+USELESS = 0.5  # typical |d| as a share of the spread of returns
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """How wrong trials are.
+
+    Attributes
+    ----------
+    within, between : float
+        s² and τ².
+    n_episodes : int
+        Measured episodes that were compared.
+    is_useless : bool
+        Whether trials say nothing of measured returns.
+    """
+
+    within: float = 0.0
+    between: float = 0.0
+    n_episodes: int = 0
+    is_useless: bool = False
+
+
+@dataclass(frozen=True, eq=False)
+class Served:
+    """The policy that an agent serves.
+
+    Attributes
+    ----------
+    q : StateValues
+        Its Q-function.
+    n_transitions : int
+        Transitions that it was learnt from; 0 if it is not known.
+    trial_return : float
+        Mean return of simulated episodes; NaN if there was no trial.
+    measured_returns : ndarray of shape (k,)
+        Returns of its real episodes since it is served; `evaluate` runs more.
+    reason : str
+        Why it is served, in one sentence.
+    """
+
+    q: StateValues
+    n_transitions: int
+    trial_return: float
+    measured_returns: Array
+    reason: str
+
+    @classmethod
+    def of(cls, record: PolicyRecord, q: StateValues, pool: PolicyPool) -> Served:
+        """The incumbent of a pool."""
+        returns = np.array(record.returns_since_selection)
+        return cls(q, record.n_transitions, record.trial_return, returns, pool.reason)
+
+
+class TrialPool(PolicyPool):
+    """Candidates with trials; a `PolicyPool` as long as the model is not trusted."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.trusts_model = False
+        self.has_plan = False  # whether the values of the last plan differ at all
+        self.verdict = Verdict()
+        self._n_chosen = self._n_explored = 0  # episodes since the last improvement
+
+    def judge(
+        self,
+        candidates: Sequence[PolicyRecord],
+        simulate: Callable[[PolicyRecord, Array], Array],
+        n_kept: int,
+    ) -> None:
+        """Adopt candidates with trials and select the incumbent.
+
+        Parameters
+        ----------
+        candidates : sequence of PolicyRecord
+            With `trial_return`; those of earlier improvements among them.
+        simulate : callable
+            Policy and states of shape (k, n_dims) → its returns in the model from there, of shape (k,).
+        n_kept : int
+            Candidates to try again next time.
+        """
+        tested = [record for record in candidates if record.episodes]
+        differences = self._differences(tested, simulate)
+        self.verdict = _verdict(list(differences.values()), [e.total for r in tested for e in r.episodes])
+        for record in candidates:
+            record.score = _score(record.trial_return, differences.get(id(record)), self.verdict)
+        ranked = sorted(candidates, key=lambda record: -record.score)
+        self.records = ranked[: max(n_kept, 1)]
+        best = ranked[0]
+        if best is not self.incumbent:
+            self.incumbent, best.n_before = best, len(best.episodes)
+
+    @staticmethod
+    def _differences(
+        tested: Sequence[PolicyRecord], simulate: Callable[[PolicyRecord, Array], Array]
+    ) -> dict[int, Array]:
+        """Measured less simulated returns of each policy's latest episodes."""
+        found, left = {}, MAX_EPISODES
+        for record in tested:
+            episodes = record.episodes[-left:] if left else []
+            if episodes:
+                starts = np.array([episode.start for episode in episodes])
+                found[id(record)] = np.array([e.total for e in episodes]) - simulate(record, starts)
+                left -= len(episodes)
+        return found
+
+    @property
+    def reason(self) -> str:
+        """Why the incumbent is served."""
+        if not self.trusts_model:
+            return super().reason
+        n, others = len(self.incumbent.episodes), len(self.records) - 1
+        measured = f", corrected by {self.verdict.n_episodes} measured episodes" if self.verdict.n_episodes else ""
+        return (
+            f"best simulated return of the last candidates{measured}; {n} episodes of its own, {others} kept beside it"
+        )
+
+    def add_episode(self, policy: PolicyRecord | None, episode: Episode) -> None:
+        """Add an episode; the incumbent is selected with the next improvement, unless the model is not trusted."""
+        if not self.trusts_model:
+            super().add_episode(policy, episode)
+        elif policy is not None:
+            policy.episodes.append(episode)
+
+    def choose(self) -> PolicyRecord | None:
+        """The policy of the next episode: the incumbent and the one that explores, in turn."""
+        if not self.trusts_model or self.newest_q is None:
+            return super().choose()
+        self._n_choices += 1
+        self._n_chosen += 1
+        if self.has_plan and self._n_choices % 2 == 0 and self.incumbent.q is not None:
+            return self.incumbent
+        self._n_explored += 1
+        return PolicyRecord(self.newest_q.sample)
+
+    def take_exploration(self) -> float:
+        """Share of the episodes since the last call that explored; NaN without episodes."""
+        share = self._n_explored / self._n_chosen if self._n_chosen else np.nan
+        self._n_chosen = self._n_explored = 0
+        return share
+
+
+def _verdict(differences: Sequence[Array], returns: Sequence[float]) -> Verdict:
+    n = sum(len(d) for d in differences)
+    if n == 0:
+        return Verdict()
+    every = np.concatenate(differences)
+    squares = sum(float(((d - d.mean()) ** 2).sum()) for d in differences)
+    # One more degree of freedom with the mean square of all: few episodes of a policy tell little of s².
+    within = (squares + float((every**2).mean())) / (n - len(differences) + 1)
+    means = np.array([d.mean() for d in differences])
+    noise = within * float(np.mean([1.0 / len(d) for d in differences]))
+    between = max(0.0, float((means**2).mean()) - noise)
+    spread = float(np.ptp(returns))
+    is_useless = n >= MIN_FOR_VERDICT and float(np.median(np.abs(every))) > USELESS * spread > 0.0
+    return Verdict(within, between, n, is_useless)
+
+
+def _score(trial: float, differences: Array | None, verdict: Verdict) -> float:
+    """Mean less one standard deviation of the posterior of a policy's return."""
+    if differences is None:
+        return trial - float(np.sqrt(verdict.between))
+    noise = verdict.within / len(differences)
+    weight = verdict.between / (verdict.between + noise) if verdict.between > 0.0 else 0.0
+    return trial + weight * float(differences.mean()) - float(np.sqrt(verdict.between * (1.0 - weight)))

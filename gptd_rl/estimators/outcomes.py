@@ -1,0 +1,108 @@
+"""What a dynamics model says of transitions: outcomes, and how far off they were."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from gptd_rl.data.action_transitions import ActionTransitions
+from gptd_rl.data.state_space import StateSpace
+from gptd_rl.types import Array, BoolArray, IntArray
+
+# Half the width of a 95 % interval, in standard deviations.
+WIDTH = 1.96
+
+
+@dataclass(frozen=True, eq=False)
+class Outcomes:
+    """Expected outcomes of transitions, of one action in each state or of all actions.
+
+    Attributes
+    ----------
+    next_states : ndarray of shape (n, n_dims) or (n, n_actions, n_dims)
+    rewards : ndarray of shape (n,) or (n, n_actions)
+    terminated : ndarray of shape (n,) or (n, n_actions)
+        Whether the next state is terminal.
+    next_state_std : ndarray of the shape of `next_states`, or None
+        Standard deviation of each state variable, noise included.
+    reward_std : ndarray of the shape of `rewards`, or None
+    """
+
+    next_states: Array
+    rewards: Array
+    terminated: BoolArray
+    next_state_std: Array | None = None
+    reward_std: Array | None = None
+
+    def take(self, actions: IntArray) -> Outcomes:
+        """Outcomes of one action in each state."""
+        rows = np.arange(len(actions))
+        return Outcomes(self.next_states[rows, actions], self.rewards[rows, actions], self.terminated[rows, actions])
+
+    def with_std(self, next_state_std: Array, reward_std: Array) -> Outcomes:
+        """The same with standard deviations."""
+        return replace(self, next_state_std=next_state_std, reward_std=reward_std)
+
+    def with_taken(self, actions: IntArray, next_states: Array, rewards: Array, terminated: BoolArray) -> Outcomes:
+        """The same with given outcomes of one action in each state."""
+        rows, new = np.arange(len(actions)), replace(self, next_states=self.next_states.copy())
+        new = replace(new, rewards=self.rewards.copy(), terminated=self.terminated.copy())
+        new.next_states[rows, actions], new.rewards[rows, actions] = next_states, rewards
+        new.terminated[rows, actions] = terminated
+        return new
+
+    def __add__(self, other: Outcomes) -> Outcomes:
+        """Outcomes in the states of both."""
+        pairs = [(getattr(self, name), getattr(other, name)) for name in ("next_states", "rewards", "terminated")]
+        return Outcomes(*(np.concatenate(pair) for pair in pairs))
+
+
+@dataclass(frozen=True, eq=False)
+class ModelErrors:
+    """One-step errors of a dynamics model on data it was not fitted to.
+
+    Attributes
+    ----------
+    relative : ndarray of shape (n_dims + 1,)
+        Root mean square error of the change of each state variable and of the reward, over its standard deviation in
+        the data; 0 if it is constant and right.
+    median : ndarray of shape (n_dims + 1,)
+        The same with the median of the absolute errors.
+    expected : ndarray of shape (n_dims + 1,)
+        Median of the standard deviations that the model expected of the errors, in the same units.
+    coverage : float
+        Share of outputs within their 95 % intervals.
+    termination : float
+        Share of transitions whose end was predicted wrongly.
+    """
+
+    relative: Array
+    median: Array
+    expected: Array
+    coverage: float
+    termination: float
+
+    @property
+    def unexpected(self) -> float:
+        """Median error of the worst output, less what the model expected of it."""
+        return float(np.maximum(self.median - self.expected, 0.0).max())
+
+    @classmethod
+    def of(cls, space: StateSpace, t: ActionTransitions, outcome: Outcomes) -> ModelErrors:
+        """Errors of outcomes with standard deviations."""
+        assert outcome.next_state_std is not None and outcome.reward_std is not None
+        errors = np.column_stack([space.difference(outcome.next_states, t.next_states), outcome.rewards - t.rewards])
+        std = np.column_stack([outcome.next_state_std, outcome.reward_std])
+        size = np.column_stack([space.difference(t.next_states, t.states), t.rewards]).std(axis=0)
+        # An error this small is rounding, whatever the model expects of it.
+        rounding = 1e-6 * np.where(size > 0, size, 1.0)
+        within = np.abs(errors) <= np.maximum(WIDTH * std, rounding)
+        unit = np.where(size > 0, size, 1.0)
+        return cls(
+            relative=np.sqrt((errors**2).mean(axis=0)) / unit,
+            median=np.median(np.abs(errors), axis=0) / unit,
+            expected=np.median(std, axis=0) / unit,
+            coverage=float(within.mean()),
+            termination=float(np.mean(outcome.terminated != t.terminated)),
+        )
