@@ -1,4 +1,8 @@
-"""An agent in one file: arrays and a JSON header, no code in it, nothing unpickled when it is read."""
+"""An agent in one file: arrays and a JSON header, no code in it, nothing unpickled when it is read.
+
+The file holds all that learning depends on, the state of the random generator included: a loaded agent goes on as if it
+had never been saved.
+"""
 
 from __future__ import annotations
 
@@ -12,20 +16,30 @@ import numpy as np
 
 from gptd_rl.agents.base import BaseAgent
 from gptd_rl.agents.history import Iteration
-from gptd_rl.agents.policy_pool import Episode, NewestQ, PolicyPool, PolicyRecord
+from gptd_rl.agents.planning import Planning
+from gptd_rl.agents.pool_files import QTable, pool_to_dict, restore_pool
 from gptd_rl.agents.replay import Experience, ReplayBuffer
 from gptd_rl.data import files
+from gptd_rl.estimators.dynamics import DynamicsModel
 from gptd_rl.estimators.gptdq import GPTDQ
-from gptd_rl.estimators.greedy import GreedyFit
-from gptd_rl.inference.by_action import QFunction
+from gptd_rl.estimators.outcomes import ModelErrors
 from gptd_rl.kernels import registry
 from gptd_rl.rollouts.actions import ActionSet
 from gptd_rl.selection.regression import KernelSelection
 from gptd_rl.types import EnvLike
 
 FORMAT = "gptd-rl agent"
-VERSION = 2  # 2: the newest Q as `GPTDQ.to_arrays` writes it
-PARAMETERS = ("gamma", "seed", "action_correlation", "noise_share", "subset_size", "refit_every", "reselect_kernel")
+VERSION = 3  # 3: model of the dynamics, all policies on record, state of the random generator
+PARAMETERS = (
+    "gamma",
+    "seed",
+    "model",
+    "action_correlation",
+    "noise_share",
+    "subset_size",
+    "refit_every",
+    "reselect_kernel",
+)
 COUNTERS = ("num_timesteps", "_n_selected", "_n_fitted", "_n_streams")
 
 Agent = TypeVar("Agent", bound=BaseAgent)
@@ -33,41 +47,46 @@ Agent = TypeVar("Agent", bound=BaseAgent)
 
 def save(agent: BaseAgent, path: str | os.PathLike[str]) -> Path:
     """Write `agent` to `path`, atomically."""
-    incumbent_q, actions, newest = agent.q, agent._action_set, agent.pool.newest_q  # fits Q if there is none yet
-    incumbent, selection = agent.pool.incumbent, agent._selection
-    assert newest is not None and agent._buffer is not None
+    if agent.planning.lookahead:
+        raise ValueError("a policy with lookahead cannot be saved: Planning(lookahead=False) can.")
+    _ = agent.q  # fits Q if there is none yet
+    actions, selection, planner = agent._action_set, agent._selection, agent._planner
+    assert agent._buffer is not None
+    table = QTable()
     estimator, estimator_arrays = agent.estimator.to_arrays()
     header: dict[str, Any] = dict(
         format=FORMAT,
         version=VERSION,
         parameters={name: getattr(agent, name) for name in PARAMETERS},
+        planning=asdict(agent.planning),
         counters={name: getattr(agent, name) for name in COUNTERS},
+        random_state=agent._rng.bit_generator.state,
         history=[asdict(iteration) for iteration in agent.history],
         episodes=agent.episodes,
         is_continuous=actions.is_continuous,
         estimator=estimator,
         selection=None if selection is None else selection.to_dict(),
-        incumbent=dict(
-            is_newest=incumbent.q is None,
-            n_before=incumbent.n_before,
-            kernel=registry.describe(incumbent_q.kernel),
-            prior_mean=incumbent_q.prior_mean,
+        pool=pool_to_dict(agent.pool, table),
+        planner=dict(
+            time_limit=planner.time_limit,
+            kernel=None if planner.kernel is None else registry.describe(planner.kernel),
+            n_selected=planner.n_selected,
+            newest=table.add(planner.newest),
         ),
+        model_errors=[asdict(errors) for errors in agent.model_errors_],
     )
-    arrays: dict[str, Any] = dict(header=np.array(json.dumps(header)), actions=actions.actions)
-    arrays |= {f"estimator_{name}": array for name, array in estimator_arrays.items()}
-    arrays |= dict(
-        sample_weights=newest.sample.weights,
-        incumbent_inducing_points=incumbent_q.inducing_points,
-        incumbent_weights=incumbent_q.weights,
-        incumbent_returns=np.array([episode.total for episode in incumbent.episodes]),
-        incumbent_starts=np.array([episode.start for episode in incumbent.episodes]),
-        incumbent_met_prediction=np.array([episode.met_prediction for episode in incumbent.episodes], dtype=bool),
-    )
+    arrays = _with_prefix("estimator_", estimator_arrays)
+    if agent.dynamics_ is not None:
+        header["dynamics"], dynamics = agent.dynamics_.to_arrays()
+        arrays |= _with_prefix("dynamics_", dynamics)
+    header["q_functions"] = table.descriptions
+    text = json.dumps(header, default=lambda array: array.tolist())  # NumPy's numbers are numbers
+    arrays |= table.arrays | dict(header=np.array(text), actions=actions.actions)
+    if planner.simulated is not None:
+        arrays["simulated"] = planner.simulated
     if agent.candidates is not None:
         arrays["candidates"] = agent.candidates
-    experience = agent._buffer.experience
-    arrays |= {f"buffer_{f.name}": getattr(experience, f.name) for f in fields(experience)}
+    arrays |= {f"buffer_{f.name}": getattr(agent._buffer.experience, f.name) for f in fields(Experience)}
     return files.write(path, arrays)
 
 
@@ -88,34 +107,39 @@ def _build(agent_class: type[Agent], arrays: dict[str, Any]) -> Agent:
     header = json.loads(str(arrays["header"]))
     if header["format"] != FORMAT or header["version"] != VERSION:
         raise ValueError(f"it is a {header['format']} of version {header['version']}")
-    agent = agent_class(candidates=arrays.get("candidates"), **header["parameters"])
+    settings = header["planning"]
+    pairs = dict(settings=tuple(map(tuple, settings["settings"])), exploring=tuple(settings["exploring"]))
+    options: dict[str, Any] = dict(planning=Planning(**settings | pairs), candidates=arrays.get("candidates"))
+    agent = agent_class(**options, **header["parameters"])
     agent._actions = ActionSet(arrays["actions"], header["is_continuous"])
     for name in COUNTERS:
         setattr(agent, name, int(header["counters"][name]))
     agent.history = [Iteration(**i | dict(relevances=tuple(i["relevances"]))) for i in header["history"]]
     agent.episodes = [(int(made), float(total)) for made, total in header["episodes"]]
     agent._buffer = ReplayBuffer(Experience(*(arrays[f"buffer_{f.name}"] for f in fields(Experience))))
-    agent._rng = np.random.default_rng([agent.seed, agent.num_timesteps])
+    agent._rng.bit_generator.state = header["random_state"]
     if header["selection"] is not None:
         agent._selection = KernelSelection.from_dict(header["selection"])
-    prefix = "estimator_"
-    kept = {name.removeprefix(prefix): array for name, array in arrays.items() if name.startswith(prefix)}
-    agent.estimator = GPTDQ.from_arrays(header["estimator"], kept)
-    assert agent.estimator.greedy_ is not None
-    _restore_pool(agent.pool, agent.estimator.greedy_, arrays, header["incumbent"])
+    agent.estimator = GPTDQ.from_arrays(header["estimator"], _without_prefix("estimator_", arrays))
+    if "dynamics" in header:
+        agent.dynamics_ = DynamicsModel.from_arrays(header["dynamics"], _without_prefix("dynamics_", arrays))
+    agent.model_errors_ = [_errors(kept) for kept in header["model_errors"]]
+    table = QTable.restored(header["q_functions"], arrays)
+    restore_pool(agent.pool, header["pool"], table)
+    kept, planner = header["planner"], agent._planner
+    planner.time_limit, planner.n_selected = int(kept["time_limit"]), int(kept["n_selected"])
+    planner.kernel = None if kept["kernel"] is None else registry.build(kept["kernel"])
+    planner.newest, planner.simulated = table.get(kept["newest"]), arrays.get("simulated")
     return agent
 
 
-def _restore_pool(pool: PolicyPool, fit: GreedyFit, arrays: dict[str, Any], incumbent: dict[str, Any]) -> None:
-    mean = fit.posterior.mean_function
-    sample = QFunction(mean.kernel, mean.inducing_points, arrays["sample_weights"], mean.prior_mean)
-    pool.newest_q = NewestQ.of(mean, sample, fit.posterior.targets)
-    columns = (arrays[f"incumbent_{name}"] for name in ("returns", "starts", "met_prediction"))
-    episodes = [Episode(float(total), start, bool(met)) for total, start, met in zip(*columns, strict=True)]
-    if incumbent["is_newest"]:
-        pool.newest.episodes, pool.newest.n_before = episodes, incumbent["n_before"]
-        return
-    kernel, points = registry.build(incumbent["kernel"]), arrays["incumbent_inducing_points"]
-    q = QFunction(kernel, points, arrays["incumbent_weights"], incumbent["prior_mean"])
-    pool.incumbent = PolicyRecord(q, episodes, incumbent["n_before"])
-    pool.records, pool.newest.episodes = [pool.incumbent], episodes[-1:]
+def _errors(kept: dict[str, Any]) -> ModelErrors:
+    return ModelErrors(**dict(kept, relative=np.array(kept["relative"]), median=np.array(kept["median"])))
+
+
+def _with_prefix(prefix: str, arrays: dict[str, Any]) -> dict[str, Any]:
+    return {prefix + name: array for name, array in arrays.items()}
+
+
+def _without_prefix(prefix: str, arrays: dict[str, Any]) -> dict[str, Any]:
+    return {name.removeprefix(prefix): array for name, array in arrays.items() if name.startswith(prefix)}

@@ -59,8 +59,7 @@ class Iteration:
     trial_return : float
         Mean return of the incumbent policy in the model; NaN without a trial.
     model_error : float
-        Median error of the model in the new transitions, of the state variable it predicts worst beside its noise, in
-        standard deviations; NaN without a model.
+        Median error of r + γV(x') of the model in new transitions, in standard deviations of V; NaN without a model.
     exploration : float
         Share of episodes that explored, since the improvement before; NaN without episodes or without a model.
     """

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 
@@ -51,6 +51,10 @@ class Planning:
         Judge candidates by simulated episodes; False takes the first.
     lookahead : bool
         Act by r + γV(x') of predicted next states instead of by Q.
+    caution : float
+        Unknown rewards are taken to be so many standard deviations smaller than expected, by candidates and in trials.
+    curiosity : float
+        And so many larger by the policy that explores.
     n_rounds : int
         Planning and trial in one improvement.
     n_visited, n_perturbed, n_rollout, n_simulated : int
@@ -70,6 +74,8 @@ class Planning:
     prior_mean: Literal["smallest", "largest"] = "smallest"
     trial: bool = True
     lookahead: bool = False
+    caution: float = 1.0
+    curiosity: float = 20.0
     n_rounds: int = 2
     n_visited: int = 800
     n_perturbed: int = 300
@@ -278,7 +284,9 @@ class Planner:
         fits = [first, *(solve(setting, first.values) for setting in planning.settings[1:])]
         self.newest = first.posterior.mean_function
         softness, noise_share = planning.exploring
-        optimistic = problem.solve(softness=softness, noise_share=noise_share, prior_mean="largest")
+        optimistic = problem.solve(
+            softness=softness, noise_share=noise_share, prior_mean="largest", caution=-planning.curiosity
+        )
         explorer = optimistic.posterior.sample_function(rng)
         act = self._acting(model, problem)
         new = [
@@ -291,7 +299,8 @@ class Planner:
     def _solver(self, problem: CompletedProblem) -> Callable[[tuple[float, float], Array | None], CompletedFit]:
         def solve(setting: tuple[float, float], values: Array | None) -> CompletedFit:
             mean = self.planning.prior_mean
-            return problem.solve(softness=setting[0], noise_share=setting[1], prior_mean=mean, values=values)
+            kept: Any = dict(prior_mean=mean, values=values, caution=self.planning.caution)
+            return problem.solve(softness=setting[0], noise_share=setting[1], **kept)
 
         return solve
 
@@ -322,7 +331,8 @@ class Planner:
         from_start = round(self.planning.start_share * n)
         others = model.transitions_.states[rng.choice(self._pivots, size=n - from_start)]
         x = np.concatenate([start_states(model, starts, from_start, rng), others])
-        returns, trial = simulated_returns(model, [r.q for r in records if r.q is not None], x, self.time_limit, rng)
+        policies = [record.q for record in records if record.q is not None]
+        returns, trial = simulated_returns(model, policies, x, self.time_limit, rng, self.planning.caution)
         self.simulated = trial.states[::THINNED]
         for record, own in zip(records, returns, strict=True):
             record.trial_return = float(own.mean())
@@ -351,6 +361,7 @@ def simulated_returns(
     starts: Array,
     n_steps: int,
     rng: np.random.Generator,
+    caution: float = 0.0,
 ) -> tuple[Array, Simulation]:
     """Undiscounted returns of policies from the same states in the model, of shape (n_policies, n_starts).
 
@@ -367,9 +378,8 @@ def simulated_returns(
         return actions
 
     space, worst = model.space_, min(0.0, float(model.transitions_.rewards.min()))
-    trial = simulate(
-        model, act, np.tile(starts, (len(policies), 1)), n_steps, rng, stop=lambda x: space.is_outside(x, MARGIN)
-    )
+    x = np.tile(starts, (len(policies), 1))
+    trial = simulate(model, act, x, n_steps, rng, lambda states: space.is_outside(states, MARGIN), caution)
     left = ~trial.terminated & (trial.n_steps < n_steps)
     returns = trial.returns + np.where(left, (n_steps - trial.n_steps) * worst, 0.0)
     return returns.reshape(len(policies), k), trial

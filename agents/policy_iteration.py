@@ -34,7 +34,7 @@ from gptd_rl.types import Array, EnvLike
 
 FIRST_MODEL = 200  # transitions before the first model
 # The model is checked by as many new transitions at least. It is trusted unless the median of the last checks shows a
-# larger error, in standard deviations, than its own noise explains.
+# larger error of r + γV(x'), in standard deviations of V.
 MIN_CHECKED, N_CHECKS, MAX_ERROR = 20, 3, 0.3
 
 
@@ -261,9 +261,10 @@ class PolicyIteration(BaseAgent):
         self._fit_model(data)
         model, planner, starts = self.dynamics_, self._planner, experience.starts
         assert model is not None
-        pool.trusts_model = self._trusts_model()
-        if not pool.trusts_model:
+        if not self._trusts_model():
+            pool.distrust()
             return False
+        pool.trusts_model = True
         explorer = None if pool.newest_q is None else pool.newest_q.sample
         known = [record for record in pool.records if record.q is not None]
         plan = planner.improve(model, starts, known, explorer, self._rng)
@@ -291,8 +292,9 @@ class PolicyIteration(BaseAgent):
         """One-step errors of the model in the transitions since its last fit."""
         if self.dynamics_ is None or len(experience) - self._n_fitted < MIN_CHECKED:
             return
-        new = experience[slice(self._n_fitted, None)]
-        self.model_errors_.append(self.dynamics_.errors(new.trajectories(self.gamma, np.arange(self._action_set.n))))
+        new = experience[slice(self._n_fitted, None)].trajectories(self.gamma, np.arange(self._action_set.n))
+        newest = self.pool.newest_q
+        self.model_errors_.append(self.dynamics_.errors(new, None if newest is None else newest.value))
 
     def _fit_model(self, data: Trajectories) -> None:
         if self.dynamics_ is None:
@@ -304,9 +306,9 @@ class PolicyIteration(BaseAgent):
         return None if self.observation_space is None else flat_bounds(self.observation_space)
 
     def _trusts_model(self) -> bool:
-        """Whether one-step errors are small or expected, and trials agree with measured returns."""
+        """Whether one-step errors matter little to values, and trials agree with measured returns."""
         assert isinstance(self.pool, TrialPool)
-        recent = [errors.unexpected for errors in self.model_errors_[-N_CHECKS:]]
+        recent = [errors.value for errors in self.model_errors_[-N_CHECKS:]]
         is_accurate = len(recent) < 2 or float(np.median(recent)) <= MAX_ERROR
         return is_accurate and not self.pool.verdict.is_useless
 
@@ -339,7 +341,7 @@ class PolicyIteration(BaseAgent):
         if isinstance(self.pool, TrialPool):
             of_model = dict(
                 trial_return=self.pool.incumbent.trial_return,
-                model_error=self.model_errors_[-1].unexpected if self.model_errors_ else np.nan,
+                model_error=self.model_errors_[-1].value if self.model_errors_ else np.nan,
                 exploration=self.pool.take_exploration(),
             )
         self.history.append(

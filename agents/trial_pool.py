@@ -129,6 +129,13 @@ class TrialPool(PolicyPool):
                 left -= len(episodes)
         return found
 
+    def distrust(self) -> None:
+        """Judge policies by measured returns alone, as long as the model is wrong."""
+        self.trusts_model = False
+        self.records = [record for record in self.records if record.episodes]
+        if not self.incumbent.episodes:
+            self.incumbent = self.newest
+
     @property
     def reason(self) -> str:
         """Why the incumbent is served."""

@@ -65,6 +65,8 @@ class CompletedTransitions:
     states : ndarray of shape (n, n_dims)
     next_states : ndarray of shape (n, n_actions, n_dims)
     rewards : ndarray of shape (n, n_actions)
+    reward_std : ndarray of shape (n, n_actions)
+        How little is known of the expected rewards; 0 for those that were received.
     discounts : ndarray of shape (n, n_actions)
         γ; 0 where the next state is terminal.
     terminal_states : ndarray of shape (k, n_dims)
@@ -76,6 +78,7 @@ class CompletedTransitions:
     states: Array
     next_states: Array
     rewards: Array
+    reward_std: Array
     discounts: Array
     terminal_states: Array
     gamma: float
@@ -88,3 +91,13 @@ class CompletedTransitions:
     def n_actions(self) -> int:
         """Number of actions."""
         return int(self.rewards.shape[1])
+
+    def cautious_rewards(self, caution: float) -> Array:
+        """Rewards less `caution` standard deviations, by at most the range of rewards, of shape (n, n_actions).
+
+        They are never below the smallest reward. With a negative caution unknown rewards may be larger than all known
+        ones: who seeks them explores.
+        """
+        lowest, range_ = float(self.rewards.min()), float(np.ptp(self.rewards))
+        doubt = np.clip(-caution * self.reward_std, -range_, range_)
+        return np.maximum(self.rewards + doubt, lowest)

@@ -77,7 +77,13 @@ class CompletedProblem:
         return value_range(self.data.rewards, self.data.gamma)
 
     def solve(
-        self, *, softness: float, noise_share: float, prior_mean: float | PriorMean, values: Array | None = None
+        self,
+        *,
+        softness: float,
+        noise_share: float,
+        prior_mean: float | PriorMean,
+        values: Array | None = None,
+        caution: float = 0.0,
     ) -> CompletedFit:
         """Fitted Q iteration.
 
@@ -92,8 +98,11 @@ class CompletedProblem:
             known of look bad, as a policy that is served should see them; with the largest they attract.
         values : ndarray of shape (n, n_actions), optional
             V of the next states to start from; the largest possible ones by default.
+        caution : float
+            Rewards are taken to be so many standard deviations smaller than expected, where they are not known.
         """
-        data, (low, high) = self.data, self.bounds
+        data, rewards = self.data, self.data.cautious_rewards(caution)
+        low, high = value_range(rewards, data.gamma)
         n, n_actions = data.rewards.shape
         factor = linalg.cholesky(lambda: self.gram + noise_share * np.eye(len(self.gram)))
         rows32, terminal = self.rows[:n].astype(np.float32), self.rows[n:].sum(axis=0)
@@ -103,7 +112,7 @@ class CompletedProblem:
         while n_sweeps < MAX_SWEEPS and change > CONVERGED * max(float(values.std()), CONVERGED):
             n_sweeps += 1
             # y_a = r_a + γ V(x'_a)
-            targets = data.rewards + data.discounts * values
+            targets = rewards + data.discounts * values
             mu = _number(prior_mean, targets, high)
             # w_a = (ΦᵀΦ + λI)⁻¹ (Φᵀ(y_a − μ) + Φ_Tᵀ(0 − μ))
             right = (rows32.T @ (targets - mu).astype(np.float32)).astype(np.float64) - mu * terminal[:, None]
@@ -111,7 +120,7 @@ class CompletedProblem:
             improved = soften(mu + (self.next_rows @ w).astype(np.float64), softness).reshape(n, n_actions)
             improved = np.where(is_alive, np.clip(improved, low, high), 0.0)
             change, values = float(np.abs(improved - values).mean()), improved
-        targets = data.rewards + data.discounts * values
+        targets = rewards + data.discounts * values
         states = np.concatenate([data.states, data.terminal_states])
         return CompletedFit(self._condition(targets, mu, noise_share), n_sweeps, None, values, states)
 

@@ -7,6 +7,7 @@ their bounds, and what happens at a bound is learnt from the rows that were stop
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from copy import copy
 from typing import Any, Self
 
@@ -252,17 +253,30 @@ class DynamicsModel(Parameters, DynamicsFiles):
             rewards.reshape(-1)[terminated] = self.terminations_.rewards_at(flat[terminated])
         return Outcomes(reached, rewards, terminated.reshape(rewards.shape))
 
+    def cautious(self, outcome: Outcomes, states: Array, actions: IntArray, caution: float) -> Array:
+        """Rewards of outcomes less `caution` standard deviations of what is expected, of shape (n,)."""
+        seen, doubt = self.transitions_.rewards, self.outputs_[-1].doubt(states, actions)
+        rewards = np.clip(outcome.rewards - caution * doubt, seen.min(), seen.max())
+        return np.where(outcome.terminated, outcome.rewards, rewards)
+
     def sample_residuals(self, n: int, rng: np.random.Generator) -> Array | None:
         """Noise of `n` transitions, drawn from the residuals of the data, (n, n_dims + 1); None without noise."""
         if not self.noise_.any() or not len(self._residuals):
             return None
         return np.asarray(self._residuals[rng.integers(len(self._residuals), size=n)])
 
-    def errors(self, data: Trajectories) -> ModelErrors:
-        """One-step errors on other data, beside the standard deviations that the model expects of them."""
+    def errors(self, data: Trajectories, value: Callable[[Array], Array] | None = None) -> ModelErrors:
+        """One-step errors on other data.
+
+        Parameters
+        ----------
+        data : Trajectories
+        value : callable, optional
+            V of states of shape (n, n_dims), of shape (n,): to say what the errors mean for values.
+        """
         t, _ = self._read(data)
         outcome = self.predict(t.states, t.actions, return_std=True)
-        return ModelErrors.of(self.space_, t, outcome)
+        return ModelErrors.of(self.space_, t, outcome, value)
 
     # ---------------------------------------------------------------------------------- completing, simulating
 
@@ -303,9 +317,17 @@ class DynamicsModel(Parameters, DynamicsFiles):
         if states is not None:
             more = self._check_states(states)
             outcome, x = outcome + self.outcomes(more, self.sample_residuals(len(more), rng)), np.concatenate([x, more])
+        doubt = self.reward_doubt(x, np.where(outcome.terminated, 0.0, 1.0))
+        doubt[everyone, a] = 0.0
         discounts = np.where(outcome.terminated, 0.0, t.gamma)
         terminal = t.next_states[t.terminated][-MAX_TERMINAL:]
-        return CompletedTransitions(x, outcome.next_states, outcome.rewards, discounts, terminal, t.gamma)
+        return CompletedTransitions(x, outcome.next_states, outcome.rewards, doubt, discounts, terminal, t.gamma)
+
+    def reward_doubt(self, x: Array, weights: Array) -> Array:
+        """Standard deviation of the expected reward of every action, times weights, of shape (n, n_actions)."""
+        reward = self.outputs_[-1]
+        everyone = [np.full(len(x), action, dtype=np.int64) for action in range(self.n_actions_)]
+        return np.asarray(np.stack([reward.doubt(x, actions) for actions in everyone], axis=1) * weights)
 
     def _is_stopped(self, reached: Array) -> Any:
         groups = [wall.was_hit(reached) for wall in self.walls_]

@@ -9,7 +9,7 @@ with ρ, v₀ and the noise. ρ says how much of f the actions share: near 1 one
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -34,6 +34,8 @@ STARTS = ((0.1, 1e-6), (0.5, 1e-2))
 # Inducing states are chosen from this many at most, until no residual variance exceeds the tolerance.
 MAX_CANDIDATES = 1000
 TOLERANCE = 1e-9
+# Conditioning again with the noise of the residuals: how often at most, and from which factor on.
+MAX_CONDITIONING, ENOUGH_NOISE = 3, 2.0
 # A group of rows is left out if its median error is larger than this many times the 90 % quantile of all others'
 # errors, and than this share of the output's standard deviation.
 OUTLYING, MATTERS = 10.0, 1e-2
@@ -104,10 +106,13 @@ class OutputModel:
 
     def std(self, states: Array, actions: IntArray) -> Array:
         """Standard deviation of the output, noise included, of shape (n,)."""
-        variance = np.full(len(states), self.noise_std**2)
-        if self.posterior is not None:
-            variance += self.posterior.variance(np.column_stack([states, actions]))
-        return np.sqrt(variance)
+        return np.sqrt(self.noise_std**2 + self.doubt(states, actions) ** 2)
+
+    def doubt(self, states: Array, actions: IntArray) -> Array:
+        """Standard deviation of f alone: how little is known of the expected output, of shape (n,)."""
+        if self.posterior is None:
+            return np.zeros(len(states))
+        return np.sqrt(self.posterior.variance(np.column_stack([states, actions])))
 
     def errors(self, states: Array, actions: IntArray, y: Array) -> Array:
         """Output less its expectation, of shape (n,)."""
@@ -181,7 +186,8 @@ class OutputData:
             before = self._select(targets.sample(MAX_TARGETS, rng), before)
         points = inducing_states(before.kernel, x, self.n_inducing, rng)
         posterior = condition(targets, before, points)
-        return OutputModel(self.space, linear, posterior, before, rows, float(np.sqrt(posterior.noise_variance)))
+        noise = float(np.sqrt(np.mean((posterior.mean(np.column_stack([x, a])) - remainder) ** 2)))
+        return OutputModel(self.space, linear, posterior, before, rows, noise)
 
     def _select(self, targets: RegressionTargets, before: KernelSelection | None) -> KernelSelection:
         unit = unit_relevances(self.space, targets.states)
@@ -194,12 +200,25 @@ class OutputData:
 
 
 def condition(targets: RegressionTargets, selection: KernelSelection, inducing_points: Array) -> ActionPosterior:
-    """Posterior of f given the targets."""
+    """Posterior of f given the targets.
+
+    Their residuals may be larger than the noise of the few targets that the kernel was selected by. Then they are the
+    noise: with too little of it f would swing far between the states.
+    """
     features = StateFeatures(selection.kernel, inducing_points)
-    share = max(selection.noise_share, NOISE_SHARES[0])
-    prior = ActionPrior(targets.n_actions, share, selection.correlation if targets.n_actions > 1 else 0.0)
-    regression = ActionRegression.of(features(targets.states), targets.actions, prior)
-    return ActionPosterior.condition(features, regression, targets.values, 0.0)
+    rows = features(targets.states)
+    correlation = selection.correlation if targets.n_actions > 1 else 0.0
+    posterior, share = None, max(selection.noise_share, NOISE_SHARES[0])
+    for _ in range(MAX_CONDITIONING):
+        regression = ActionRegression.of(rows, targets.actions, ActionPrior(targets.n_actions, share, correlation))
+        posterior = ActionPosterior.condition(features, regression, targets.values, 0.0)
+        found = posterior.noise_variance / selection.signal_variance
+        if found <= ENOUGH_NOISE * share:
+            break
+        share = found
+    assert posterior is not None
+    noise = share * selection.signal_variance
+    return replace(posterior, noise_variance=max(noise, np.finfo(np.float64).tiny))
 
 
 def inducing_states(kernel: Kernel, states: Array, n_inducing: int, rng: np.random.Generator) -> Array:

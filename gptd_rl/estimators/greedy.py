@@ -23,7 +23,7 @@ from gptd_rl.estimators.fitted import FittedModel
 from gptd_rl.inference.by_action import ActionPosterior, ActionPrior, ActionRegression, QFunction, StateFeatures
 from gptd_rl.inference.inducing import incomplete_cholesky
 from gptd_rl.inference.model import Model
-from gptd_rl.kernels import ARD, ActionDelta, Kernel, MultiScale, registry
+from gptd_rl.kernels import ARD, ActionDelta, Angles, Kernel, MultiScale, registry
 from gptd_rl.selection.regression import KernelSelection, RegressionTargets, rescale, select_regression_kernel
 from gptd_rl.temporal.returns import value_bounds
 from gptd_rl.types import Array, IntArray
@@ -259,4 +259,7 @@ def _normalisation(kernel: Kernel, states: Array) -> float:
     held = ~kernel.is_free & np.isfinite(kernel.theta)
     if held[kernel.n_amplitudes :].any():
         return 1.0
-    return 1.0 / float((kernel.relevances * input_deviation(states) ** 2).max())
+    relevances = kernel.relevances
+    if isinstance(kernel, Angles):  # in its coordinates: the cosine varies less than the angle
+        relevances, states = kernel.kernel.relevances, kernel.encode(states)
+    return 1.0 / float((relevances * input_deviation(states) ** 2).max())

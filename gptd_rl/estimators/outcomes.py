@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -69,27 +70,28 @@ class ModelErrors:
         the data; 0 if it is constant and right.
     median : ndarray of shape (n_dims + 1,)
         The same with the median of the absolute errors.
-    expected : ndarray of shape (n_dims + 1,)
-        Median of the standard deviations that the model expected of the errors, in the same units.
     coverage : float
         Share of outputs within their 95 % intervals.
     termination : float
         Share of transitions whose end was predicted wrongly.
+    value : float
+        Median error of r + γV(x'), in standard deviations of V over these states; NaN without V.
     """
 
     relative: Array
     median: Array
-    expected: Array
     coverage: float
     termination: float
-
-    @property
-    def unexpected(self) -> float:
-        """Median error of the worst output, less what the model expected of it."""
-        return float(np.maximum(self.median - self.expected, 0.0).max())
+    value: float = np.nan
 
     @classmethod
-    def of(cls, space: StateSpace, t: ActionTransitions, outcome: Outcomes) -> ModelErrors:
+    def of(
+        cls,
+        space: StateSpace,
+        t: ActionTransitions,
+        outcome: Outcomes,
+        value: Callable[[Array], Array] | None = None,
+    ) -> ModelErrors:
         """Errors of outcomes with standard deviations."""
         assert outcome.next_state_std is not None and outcome.reward_std is not None
         errors = np.column_stack([space.difference(outcome.next_states, t.next_states), outcome.rewards - t.rewards])
@@ -102,7 +104,15 @@ class ModelErrors:
         return cls(
             relative=np.sqrt((errors**2).mean(axis=0)) / unit,
             median=np.median(np.abs(errors), axis=0) / unit,
-            expected=np.median(std, axis=0) / unit,
             coverage=float(within.mean()),
             termination=float(np.mean(outcome.terminated != t.terminated)),
+            value=np.nan if value is None else _value_error(t, outcome, value),
         )
+
+
+def _value_error(t: ActionTransitions, outcome: Outcomes, value: Callable[[Array], Array]) -> float:
+    """Median of |r̂ + γV(x̂') − r − γV(x')|, in standard deviations of V."""
+    real = t.rewards + t.discounts * value(t.next_states)
+    predicted = outcome.rewards + t.gamma * ~outcome.terminated * value(outcome.next_states)
+    spread = float(value(t.states).std())
+    return float(np.median(np.abs(predicted - real))) / spread if spread > 0.0 else 0.0

@@ -26,6 +26,10 @@ class Simulator(Protocol):
         """Outcomes of all actions."""
         ...
 
+    def cautious(self, outcome: Outcomes, states: Array, actions: IntArray, caution: float) -> Array:
+        """Rewards less `caution` standard deviations."""
+        ...
+
     def sample_residuals(self, n: int, rng: np.random.Generator) -> Array | None:
         """Noise of transitions."""
         ...
@@ -83,6 +87,7 @@ def simulate(
     n_steps: int,
     rng: np.random.Generator,
     stop: Callable[[Array], BoolArray] | None = None,
+    caution: float = 0.0,
 ) -> Simulation:
     """Run an episode from each of the `starts`, of shape (n_episodes, n_dims).
 
@@ -98,6 +103,8 @@ def simulate(
         Draws the noise.
     stop : callable, optional
         States → whether to stop an episode there, as if it had been truncated.
+    caution : float
+        Rewards are so many standard deviations smaller than expected, where they are not known.
     """
     x, running = starts, np.arange(len(starts))
     length, terminated = np.zeros(len(starts), dtype=np.int64), np.zeros(len(starts), dtype=bool)
@@ -105,7 +112,8 @@ def simulate(
     for _ in range(n_steps):
         actions = np.asarray(act(x, running), dtype=np.int64)
         outcome = model.outcomes(x, model.sample_residuals(len(x), rng)).take(actions)
-        steps.append((running, x, actions, outcome.rewards, outcome.next_states))
+        rewards = model.cautious(outcome, x, actions, caution) if caution else outcome.rewards
+        steps.append((running, x, actions, rewards, outcome.next_states))
         length[running] += 1
         terminated[running] = outcome.terminated
         ended = outcome.terminated if stop is None else outcome.terminated | stop(outcome.next_states)

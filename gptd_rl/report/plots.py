@@ -165,7 +165,7 @@ def plot_history(
     if model_error is not None and np.isfinite(model_error).any():
         shown = np.maximum(np.asarray(model_error, dtype=float), SMALLEST_ERROR)
         low_left.plot(n_transitions, shown, ".-", color=COLOURS["other"])
-        low_left.set(yscale="log", ylabel="standard deviations", title="Error of the model beyond its noise, one step")
+        low_left.set(yscale="log", ylabel="standard deviations of V", title="One-step error of the model")
     else:
         low_left.plot(n_transitions, log_evidence, color=COLOURS["other"])
         low_left.set(ylabel="nats per target", title="Evidence of the kernel")
