@@ -13,7 +13,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from gptd_rl.agents.history import Iteration, plot_history
 from gptd_rl.agents.planning import Planner, Planning, q_function
-from gptd_rl.agents.policy_pool import PolicyPool, StateValues
+from gptd_rl.agents.policy_pool import PolicyPool, PolicyRecord, StateValues
 from gptd_rl.agents.replay import Experience, ReplayBuffer
 from gptd_rl.agents.trial_pool import Served, TrialPool
 from gptd_rl.checks import as_count
@@ -90,6 +90,10 @@ class BaseAgent(ABC):
         self._rng = np.random.default_rng(self.seed)
         self._logger: Any = None
         self._logger_is_given = False
+
+    @abstractmethod
+    def _simulated_return(self, record: PolicyRecord, start: Array) -> float:
+        """Return of a policy in the model of the dynamics, from one state."""
 
     @abstractmethod
     def _improve(self, select: bool = False) -> None:

@@ -19,6 +19,7 @@ from gptd_rl.agents.history import Iteration
 from gptd_rl.agents.planning import Planning
 from gptd_rl.agents.pool_files import QTable, pool_to_dict, restore_pool
 from gptd_rl.agents.replay import Experience, ReplayBuffer
+from gptd_rl.agents.trial_pool import TrialPool
 from gptd_rl.data import files
 from gptd_rl.estimators.dynamics import DynamicsModel
 from gptd_rl.estimators.gptdq import GPTDQ
@@ -126,6 +127,8 @@ def _build(agent_class: type[Agent], arrays: dict[str, Any]) -> Agent:
     agent.model_errors_ = [_errors(kept) for kept in header["model_errors"]]
     table = QTable.restored(header["q_functions"], arrays)
     restore_pool(agent.pool, header["pool"], table)
+    if header["pool"].get("simulates") and isinstance(agent.pool, TrialPool):
+        agent.pool.simulate = agent._simulated_return
     kept, planner = header["planner"], agent._planner
     planner.time_limit, planner.n_selected = int(kept["time_limit"]), int(kept["n_selected"])
     planner.kernel = None if kept["kernel"] is None else registry.build(kept["kernel"])

@@ -81,7 +81,7 @@ class Planning:
     n_perturbed: int = 300
     n_rollout: int = 600
     n_simulated: int = 600
-    n_starts: int = 80
+    n_starts: int = 120
     start_share: float = 0.6
     n_kept: int = 2
     n_inducing: int = 400
@@ -182,9 +182,14 @@ class Planner:
             acting = [record.q for record in known if record.q is not None]
             data = self._states(model, starts, acting if explorer is None else [*acting, explorer], rng)
             plan = self._plan(model, data, starts, known, rng)
-            known, explorer = plan.candidates[: self.planning.n_kept], plan.explorer
+            known, explorer = self._retried(known, plan.candidates), plan.explorer
         assert plan is not None
         return plan
+
+    def _retried(self, known: Sequence[PolicyRecord], candidates: Sequence[PolicyRecord]) -> list[PolicyRecord]:
+        """The best candidates, and policies with episodes."""
+        best = list(candidates[: self.planning.n_kept])
+        return best + [record for record in known if record.episodes and record not in best]
 
     # ---------------------------------------------------------------------------------- states to plan in
 

@@ -280,13 +280,17 @@ class PolicyIteration(BaseAgent):
         pool.newest_q = NewestQ.of(plan.fit.posterior.mean_function, plan.explorer, targets)
         pool.has_plan = bool(np.ptp(targets) > 0.0)
 
-        def simulate(record: PolicyRecord, states: Array) -> Array:
-            assert record.q is not None
-            return simulated_returns(model, [record.q], states, planner.time_limit, self._rng)[0][0]
-
-        pool.judge(plan.candidates, simulate, self.planning.n_kept)
+        pool.judge(plan.candidates, self.planning.n_kept)
+        pool.simulate = self._simulated_return
         self._record(experience, plan.fit, before)
         return True
+
+    def _simulated_return(self, record: PolicyRecord, start: Array) -> float:
+        """Return of a policy in the model, from one state."""
+        assert self.dynamics_ is not None and record.q is not None
+        limit = self._planner.time_limit
+        returns, _ = simulated_returns(self.dynamics_, [record.q], start[None], limit, self._rng)
+        return float(returns[0, 0])
 
     def _check_model(self, experience: Experience) -> None:
         """One-step errors of the model in the transitions since its last fit."""

@@ -75,11 +75,14 @@ class Episode:
         Its first state.
     met_prediction : bool
         Whether its return met the prediction of the policy's own Q-function.
+    difference : float
+        Its return less that of a simulated episode from the same start; NaN without a model.
     """
 
     total: float
     start: Array
     met_prediction: bool
+    difference: float = np.nan
 
 
 @dataclass(eq=False)
@@ -92,6 +95,7 @@ class PolicyRecord:
     trial_return: float = np.nan  # mean return in a model of the dynamics, if it was simulated
     score: float = np.nan  # by which it was compared with others
     n_transitions: int = 0  # that it was learnt from
+    explores: bool = False  # whether it seeks what the model does not know
 
     @property
     def met_prediction(self) -> bool:
@@ -202,6 +206,11 @@ class PolicyPool:
             return "the newest policy: no other is credibly better by measured returns"
         n = len(self.incumbent.episodes)
         return f"credibly better than the newest policies by the measured returns of {n} episodes"
+
+    def is_replaced(self, episode: EpisodeState, state: Array) -> bool:
+        """Whether a running episode goes on with the newest policy: if it falls short of its predicted return."""
+        assert self.newest_q is not None
+        return episode.shortfall(state) > self.newest_q.tolerance
 
     def choose(self) -> PolicyRecord | None:
         """The policy of the next episode; None, the random policy, before the first improvement.

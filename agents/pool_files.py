@@ -75,6 +75,7 @@ def pool_to_dict(pool: PolicyPool, table: QTable) -> dict[str, Any]:
     if isinstance(pool, TrialPool):
         counts = (pool._n_chosen, pool._n_explored)
         kept |= dict(trusts=pool.trusts_model, has_plan=pool.has_plan, counts=counts, verdict=asdict(pool.verdict))
+        kept |= dict(compared=pool.compared, simulates=pool.simulate is not None)
     return kept
 
 
@@ -93,12 +94,13 @@ def restore_pool(pool: PolicyPool, kept: dict[str, Any], table: QTable) -> None:
         pool.trusts_model, pool.has_plan = bool(kept["trusts"]), bool(kept["has_plan"])
         pool._n_chosen, pool._n_explored = (int(count) for count in kept["counts"])
         pool.verdict = Verdict(**kept["verdict"])
+        pool.compared = [(int(policy), float(d), float(total)) for policy, d, total in kept["compared"]]
 
 
 def _describe(record: PolicyRecord, table: QTable) -> dict[str, Any]:
     return dict(
         q=table.add(record.q),
-        episodes=[dict(total=e.total, start=e.start, met_prediction=e.met_prediction) for e in record.episodes],
+        episodes=[asdict(episode) for episode in record.episodes],
         n_before=record.n_before,
         trial_return=record.trial_return,
         score=record.score,
@@ -107,9 +109,6 @@ def _describe(record: PolicyRecord, table: QTable) -> dict[str, Any]:
 
 
 def _restored(kept: dict[str, Any], table: QTable) -> PolicyRecord:
-    episodes = [
-        Episode(float(e["total"]), np.array(e["start"], dtype=np.float64), bool(e["met_prediction"]))
-        for e in kept["episodes"]
-    ]
+    episodes = [Episode(**dict(e, start=np.array(e["start"], dtype=np.float64))) for e in kept["episodes"]]
     numbers = {name: kept[name] for name in ("n_before", "trial_return", "score", "n_transitions")}
     return PolicyRecord(table.get(kept["q"]), episodes, **numbers)

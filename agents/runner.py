@@ -70,12 +70,12 @@ class EpisodeRunner:
         return step, new[active], self._end_step(step, new.next_states)
 
     def switch_policies(self) -> None:
-        """Switch running episodes that fall short of their predicted return to the newest policy."""
+        """Switch running episodes to the newest policy where the pool wants it."""
         newest = self.pool.newest_q
         assert newest is not None
         for episode, state in zip(self.running, self.states, strict=True):
-            if episode.shortfall(state) > newest.tolerance:
-                episode.policy, episode.single_policy = PolicyRecord(newest.sample), False
+            if self.pool.is_replaced(episode, state):
+                episode.policy, episode.single_policy = PolicyRecord(newest.sample, explores=True), False
 
     def _start(self, state: Array) -> EpisodeState:
         return EpisodeState(self.pool.choose(), state)

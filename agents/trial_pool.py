@@ -1,8 +1,9 @@
 """Select the policy to deploy by simulated episodes, corrected by measured ones.
 
 Each candidate has a trial: its mean return t in a model of the dynamics, from the same states as the others'. Measured
-episodes tell how wrong trials are. With d the measured return of an episode less its return in the model from the same
-start, s² the variance of d within policies, τ² its variance between them, and n episodes, a policy's return has
+episodes tell how wrong trials are: with d the return of an episode less that of a simulated one from the same start, in
+the model of that time, s² the variance of d within policies and τ² its variance between them, the return of a policy
+with n episodes has
 
     mean t + w·d̄        variance τ²(1 − w)        w = τ²/(τ² + s²/n)
 
@@ -14,14 +15,15 @@ alone, as in `PolicyPool`.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
-from gptd_rl.agents.policy_pool import Episode, PolicyPool, PolicyRecord, StateValues
+from gptd_rl.agents.policy_pool import Episode, EpisodeState, PolicyPool, PolicyRecord, StateValues
 from gptd_rl.types import Array
 
-MAX_EPISODES = 30  # measured episodes that are simulated again, the latest ones
+N_COMPARED = 12  # latest episodes by which trials are judged
+N_TESTED = 3  # policies with episodes that are tried again, the latest ones
 MIN_FOR_VERDICT = 4  # episodes that must be off before the model is called useless
 USELESS = 0.5  # typical |d| as a share of the spread of returns
 
@@ -85,49 +87,30 @@ class TrialPool(PolicyPool):
         self.trusts_model = False
         self.has_plan = False  # whether the values of the last plan differ at all
         self.verdict = Verdict()
+        self.compared: list[tuple[int, float, float]] = []  # policy, difference and return of the latest episodes
+        self.simulate: Callable[[PolicyRecord, Array], float] | None = None  # one return in the model, from a state
         self._n_chosen = self._n_explored = 0  # episodes since the last improvement
 
-    def judge(
-        self,
-        candidates: Sequence[PolicyRecord],
-        simulate: Callable[[PolicyRecord, Array], Array],
-        n_kept: int,
-    ) -> None:
+    def judge(self, candidates: Sequence[PolicyRecord], n_kept: int) -> None:
         """Adopt candidates with trials and select the incumbent.
 
         Parameters
         ----------
         candidates : sequence of PolicyRecord
             With `trial_return`; those of earlier improvements among them.
-        simulate : callable
-            Policy and states of shape (k, n_dims) → its returns in the model from there, of shape (k,).
         n_kept : int
-            Candidates to try again next time.
+            Candidates to try again next time, beside those with episodes.
         """
-        tested = [record for record in candidates if record.episodes]
-        differences = self._differences(tested, simulate)
-        self.verdict = _verdict(list(differences.values()), [e.total for r in tested for e in r.episodes])
+        self.verdict = _verdict(self.compared)
         for record in candidates:
-            record.score = _score(record.trial_return, differences.get(id(record)), self.verdict)
+            record.score = _score(record, self.verdict)
         ranked = sorted(candidates, key=lambda record: -record.score)
-        self.records = ranked[: max(n_kept, 1)]
+        tested = [record for record in candidates if record.episodes]
+        tested = sorted(tested, key=lambda record: -record.n_transitions)[:N_TESTED]
+        self.records = ranked[:n_kept] + [record for record in tested if record not in ranked[:n_kept]]
         best = ranked[0]
         if best is not self.incumbent:
             self.incumbent, best.n_before = best, len(best.episodes)
-
-    @staticmethod
-    def _differences(
-        tested: Sequence[PolicyRecord], simulate: Callable[[PolicyRecord, Array], Array]
-    ) -> dict[int, Array]:
-        """Measured less simulated returns of each policy's latest episodes."""
-        found, left = {}, MAX_EPISODES
-        for record in tested:
-            episodes = record.episodes[-left:] if left else []
-            if episodes:
-                starts = np.array([episode.start for episode in episodes])
-                found[id(record)] = np.array([e.total for e in episodes]) - simulate(record, starts)
-                left -= len(episodes)
-        return found
 
     def distrust(self) -> None:
         """Judge policies by measured returns alone, as long as the model is wrong."""
@@ -149,10 +132,21 @@ class TrialPool(PolicyPool):
 
     def add_episode(self, policy: PolicyRecord | None, episode: Episode) -> None:
         """Add an episode; the incumbent is selected with the next improvement, unless the model is not trusted."""
+        is_test = policy is not None and policy.q is not None and not policy.explores
+        if policy is not None and is_test and self.simulate is not None:
+            episode = replace(episode, difference=episode.total - self.simulate(policy, episode.start))
+            number = policy.n_transitions
+            self.compared = [*self.compared, (number, episode.difference, episode.total)][-N_COMPARED:]
         if not self.trusts_model:
             super().add_episode(policy, episode)
         elif policy is not None:
             policy.episodes.append(episode)
+
+    def is_replaced(self, episode: EpisodeState, state: Array) -> bool:
+        """Whether a running episode goes on with the newest policy: one that explores does, a test goes on."""
+        if not self.trusts_model:
+            return super().is_replaced(episode, state)
+        return episode.policy is None or episode.policy.explores
 
     def choose(self) -> PolicyRecord | None:
         """The policy of the next episode: the incumbent and the one that explores, in turn."""
@@ -163,7 +157,7 @@ class TrialPool(PolicyPool):
         if self.has_plan and self._n_choices % 2 == 0 and self.incumbent.q is not None:
             return self.incumbent
         self._n_explored += 1
-        return PolicyRecord(self.newest_q.sample)
+        return PolicyRecord(self.newest_q.sample, explores=True)
 
     def take_exploration(self) -> float:
         """Share of the episodes since the last call that explored; NaN without episodes."""
@@ -172,26 +166,27 @@ class TrialPool(PolicyPool):
         return share
 
 
-def _verdict(differences: Sequence[Array], returns: Sequence[float]) -> Verdict:
-    n = sum(len(d) for d in differences)
-    if n == 0:
+def _verdict(compared: Sequence[tuple[int, float, float]]) -> Verdict:
+    """How wrong the trials of the latest episodes were; policies by the transitions they were learnt from."""
+    if not compared:
         return Verdict()
-    every = np.concatenate(differences)
-    squares = sum(float(((d - d.mean()) ** 2).sum()) for d in differences)
+    policies, every, returns = (np.array(column) for column in zip(*compared, strict=True))
+    groups = [every[policies == policy] for policy in np.unique(policies)]
+    squares = sum(float(((d - d.mean()) ** 2).sum()) for d in groups)
     # One more degree of freedom with the mean square of all: few episodes of a policy tell little of s².
-    within = (squares + float((every**2).mean())) / (n - len(differences) + 1)
-    means = np.array([d.mean() for d in differences])
-    noise = within * float(np.mean([1.0 / len(d) for d in differences]))
-    between = max(0.0, float((means**2).mean()) - noise)
+    within = (squares + float((every**2).mean())) / (len(every) - len(groups) + 1)
+    noise = within * float(np.mean([1.0 / len(d) for d in groups]))
+    between = max(0.0, float(np.mean([d.mean() ** 2 for d in groups])) - noise)
     spread = float(np.ptp(returns))
-    is_useless = n >= MIN_FOR_VERDICT and float(np.median(np.abs(every))) > USELESS * spread > 0.0
-    return Verdict(within, between, n, is_useless)
+    is_off = len(every) >= MIN_FOR_VERDICT and float(np.median(np.abs(every))) > USELESS * spread > 0.0
+    return Verdict(within, between, len(every), is_off)
 
 
-def _score(trial: float, differences: Array | None, verdict: Verdict) -> float:
+def _score(record: PolicyRecord, verdict: Verdict) -> float:
     """Mean less one standard deviation of the posterior of a policy's return."""
-    if differences is None:
-        return trial - float(np.sqrt(verdict.between))
-    noise = verdict.within / len(differences)
-    weight = verdict.between / (verdict.between + noise) if verdict.between > 0.0 else 0.0
-    return trial + weight * float(differences.mean()) - float(np.sqrt(verdict.between * (1.0 - weight)))
+    differences = [e.difference for e in record.episodes if np.isfinite(e.difference)]
+    if not differences or verdict.between == 0.0:
+        return record.trial_return - float(np.sqrt(verdict.between))
+    weight = verdict.between / (verdict.between + verdict.within / len(differences))
+    mean = record.trial_return + weight * float(np.mean(differences))
+    return mean - float(np.sqrt(verdict.between * (1.0 - weight)))

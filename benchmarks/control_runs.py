@@ -219,4 +219,4 @@ def dumps(content: Any, indent: str = "") -> str:
         return "{\n" + ",\n".join(inner + row for row in rows) + f"\n{indent}}}"
     if isinstance(content, list) and content and isinstance(content[0], dict):
         return "[\n" + ",\n".join(inner + dumps(value, inner) for value in content) + f"\n{indent}]"
-    return json.dumps(content)
+    return json.dumps(content, default=lambda value: value.__name__)  # classes among hyperparameters

@@ -10,9 +10,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 import numpy as np
 
+from gptd_rl import linalg
 from gptd_rl.data.state_space import StateSpace
 from gptd_rl.inference.by_action import ActionPosterior, ActionPrior, ActionRegression, StateFeatures
 from gptd_rl.inference.inducing import incomplete_cholesky
@@ -112,7 +114,31 @@ class OutputModel:
         """Standard deviation of f alone: how little is known of the expected output, of shape (n,)."""
         if self.posterior is None:
             return np.zeros(len(states))
-        return np.sqrt(self.posterior.variance(np.column_stack([states, actions])))
+        # v₀k(x, x) − k_m(x)ᵀ M_a k_m(x): a product of matrices, which is fast for many states
+        kernel, points = self.posterior.features.kernel, self.posterior.inducing_points
+        variance = self.posterior.signal_variance * kernel.diagonal(states)
+        K = kernel(states, points)
+        for action, M in enumerate(self._explained):
+            mine = np.flatnonzero(actions == action)
+            if len(mine):
+                variance[mine] -= np.einsum("nm,nm->n", K[mine] @ M, K[mine])
+        return np.sqrt(np.maximum(variance, 0.0))
+
+    @cached_property
+    def _explained(self) -> list[Array]:
+        """M_a = L⁻ᵀ(v₀I − σ²[P⁻¹]_aa)L⁻¹ of every action, each of shape (m, m)."""
+        posterior = self.posterior
+        assert posterior is not None
+        L, regression = posterior.features.L, posterior.regression
+        identity, matrices = np.eye(len(L)), []
+        for factor in regression.factors:
+            inverse = linalg.solve(factor, identity)  # A_a⁻¹
+            if regression.coupling is not None:
+                inverse = inverse + inverse @ linalg.solve(regression.coupling, inverse)  # [P⁻¹]_aa
+            inner = posterior.signal_variance * identity - posterior.noise_variance * inverse
+            left = linalg.half_solve_transposed(L, inner)
+            matrices.append(linalg.half_solve_transposed(L, left.T))
+        return matrices
 
     def errors(self, states: Array, actions: IntArray, y: Array) -> Array:
         """Output less its expectation, of shape (n,)."""
