@@ -78,6 +78,7 @@ class BaseAgent(ABC):
         self.dynamics_: DynamicsModel | None = None
         self.model_errors_: list[ModelErrors] = []
         self._planner = Planner(planning)
+        self._preliminary: tuple[int, StateValues] | None = None  # transitions, and Q before the first improvement
         self.num_timesteps = 0
         self.env: Any = None
         self.observation_space: Any = None
@@ -192,11 +193,20 @@ class BaseAgent(ABC):
         if self.pool.incumbent.q is not None:
             return self.pool.incumbent.q
         if self.pool.newest_q is None:
-            if self._buffer is None:
-                raise ValueError("the agent has not learnt anything yet: call learn first.")
-            self._improve()  # asked by a callback before the first improvement was due
-        assert self.pool.newest_q is not None
+            return self._preliminary_q()
         return self.pool.newest_q.mean
+
+    def _preliminary_q(self) -> StateValues:
+        """Q from the transitions so far, before the first improvement was due: asking changes nothing."""
+        if self._buffer is None:
+            raise ValueError("the agent has not learnt anything yet: call learn first.")
+        n, actions = len(self._buffer), np.arange(self._action_set.n)
+        if self._preliminary is None or self._preliminary[0] != n:
+            q = GPTDQ(**self.estimator.get_params(deep=False) | dict(n_actions=len(actions), random_state=self.seed))
+            q.fit(self._buffer.experience.trajectories(self.gamma, actions), policy="greedy")
+            assert q.greedy_ is not None
+            self._preliminary = n, q.greedy_.posterior.mean_function
+        return self._preliminary[1]
 
     @property
     def incumbent_returns(self) -> Array:

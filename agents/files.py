@@ -50,11 +50,11 @@ def save(agent: BaseAgent, path: str | os.PathLike[str]) -> Path:
     """Write `agent` to `path`, atomically."""
     if agent.planning.lookahead:
         raise ValueError("a policy with lookahead cannot be saved: Planning(lookahead=False) can.")
-    _ = agent.q  # fits Q if there is none yet
+    if agent._buffer is None:
+        raise ValueError("the agent has not learnt anything yet: call learn first.")
     actions, selection, planner = agent._action_set, agent._selection, agent._planner
-    assert agent._buffer is not None
-    table = QTable()
-    estimator, estimator_arrays = agent.estimator.to_arrays()
+    table, is_fitted = QTable(), hasattr(agent.estimator, "posterior_")
+    estimator, estimator_arrays = agent.estimator.to_arrays() if is_fitted else (None, {})
     header: dict[str, Any] = dict(
         format=FORMAT,
         version=VERSION,
@@ -121,7 +121,8 @@ def _build(agent_class: type[Agent], arrays: dict[str, Any]) -> Agent:
     agent._rng.bit_generator.state = header["random_state"]
     if header["selection"] is not None:
         agent._selection = KernelSelection.from_dict(header["selection"])
-    agent.estimator = GPTDQ.from_arrays(header["estimator"], _without_prefix("estimator_", arrays))
+    if header["estimator"] is not None:
+        agent.estimator = GPTDQ.from_arrays(header["estimator"], _without_prefix("estimator_", arrays))
     if "dynamics" in header:
         agent.dynamics_ = DynamicsModel.from_arrays(header["dynamics"], _without_prefix("dynamics_", arrays))
     agent.model_errors_ = [_errors(kept) for kept in header["model_errors"]]

@@ -60,10 +60,9 @@ class QTable:
 def pool_to_dict(pool: PolicyPool, table: QTable) -> dict[str, Any]:
     """A pool as plain data; its Q-functions go to `table`."""
     newest = pool.newest_q
-    assert newest is not None
     places = {id(record): i for i, record in enumerate(pool.records)}
     kept: dict[str, Any] = dict(
-        newest_q=[table.add(newest.mean), table.add(newest.sample), newest.tolerance],
+        newest_q=None if newest is None else [table.add(newest.mean), table.add(newest.sample), newest.tolerance],
         newest=_describe(pool.newest, table),
         records=[_describe(record, table) for record in pool.records],
         # a place among the records, a policy that left them, or None: the newest policy
@@ -81,8 +80,9 @@ def pool_to_dict(pool: PolicyPool, table: QTable) -> dict[str, Any]:
 
 def restore_pool(pool: PolicyPool, kept: dict[str, Any], table: QTable) -> None:
     """Fill a new pool with what `pool_to_dict` kept."""
-    mean, sample, tolerance = kept["newest_q"]
-    pool.newest_q = NewestQ(table.functions[mean], table.functions[sample], float(tolerance))
+    if kept["newest_q"] is not None:
+        mean, sample, tolerance = kept["newest_q"]
+        pool.newest_q = NewestQ(table.functions[mean], table.functions[sample], float(tolerance))
     pool.newest = _restored(kept["newest"], table)
     pool.records = [_restored(record, table) for record in kept["records"]]
     place = kept["incumbent"]
@@ -105,10 +105,11 @@ def _describe(record: PolicyRecord, table: QTable) -> dict[str, Any]:
         trial_return=record.trial_return,
         score=record.score,
         n_transitions=record.n_transitions,
+        explores=record.explores,
     )
 
 
 def _restored(kept: dict[str, Any], table: QTable) -> PolicyRecord:
     episodes = [Episode(**dict(e, start=np.array(e["start"], dtype=np.float64))) for e in kept["episodes"]]
-    numbers = {name: kept[name] for name in ("n_before", "trial_return", "score", "n_transitions")}
+    numbers = {name: kept[name] for name in ("n_before", "trial_return", "score", "n_transitions", "explores")}
     return PolicyRecord(table.get(kept["q"]), episodes, **numbers)

@@ -73,6 +73,8 @@ class CompletedTransitions:
         States whose value is known to be 0.
     gamma : float
         The largest discount.
+    n_real : int
+        The first so many states were visited; the others are only thought of.
     """
 
     states: Array
@@ -82,6 +84,7 @@ class CompletedTransitions:
     discounts: Array
     terminal_states: Array
     gamma: float
+    n_real: int
 
     def __len__(self) -> int:
         """Number of states."""

@@ -11,6 +11,9 @@ from gptd_rl.types import Array, BoolArray
 
 # A predicted state may leave the visited range by this share of it.
 MARGIN = 0.1
+# A state variable is at a bound if it is this share of its range away from it. The extreme of the visited states counts
+# as a bound if as many states lie exactly there; a known bound if one does.
+CLOSE, MIN_AT_BOUND = 1e-6, 3
 # Two neighbouring inputs are cosine and sine if their squares sum to 1 this closely, in every state.
 ON_CIRCLE = 1e-3
 # An input whose bounds are ±π this closely is an angle.
@@ -27,6 +30,8 @@ class StateSpace:
         Bounds; infinite where there are none.
     lowest, highest : ndarray of shape (n_dims,)
         Range of the visited states.
+    stops_low, stops_high : ndarray of shape (n_dims,)
+        Whether the end of the visited range is a bound, at which the state variable stops.
     is_angle : ndarray of shape (n_dims,)
         Inputs with bounds ±π: they wrap around.
     circles : tuple of int
@@ -37,6 +42,8 @@ class StateSpace:
     high: Array
     lowest: Array
     highest: Array
+    stops_low: BoolArray
+    stops_high: BoolArray
     is_angle: BoolArray
     circles: tuple[int, ...]
 
@@ -53,7 +60,11 @@ class StateSpace:
         for i in np.flatnonzero(on_circle & varies[:-1] & varies[1:]):
             if not circles or i > circles[-1] + 1:
                 circles.append(int(i))
-        return cls(low, high, states.min(axis=0), states.max(axis=0), is_angle, tuple(circles))
+        lowest, highest = states.min(axis=0), states.max(axis=0)
+        slack = CLOSE * (highest - lowest)
+        stops_low = _is_bound(states, lowest, low, slack) & ~is_angle
+        stops_high = _is_bound(states, highest, high, slack) & ~is_angle
+        return cls(low, high, lowest, highest, stops_low, stops_high, is_angle, tuple(circles))
 
     @property
     def n_dims(self) -> int:
@@ -85,8 +96,8 @@ class StateSpace:
     def move(self, states: Array, change: Array) -> Array:
         """States after a change: angles wrapped, others within their bounds and near the visited range."""
         moved = self._wrapped(states + change)
-        low = np.maximum(self.low, self.lowest - MARGIN * self.span)
-        high = np.minimum(self.high, self.highest + MARGIN * self.span)
+        low = np.maximum(self.low, self.lowest - np.where(self.stops_low, 0.0, MARGIN * self.span))
+        high = np.minimum(self.high, self.highest + np.where(self.stops_high, 0.0, MARGIN * self.span))
         moved = np.where(self.is_angle, moved, np.clip(moved, low, high))
         for i in self.circles:
             pair = moved[..., i : i + 2]
@@ -103,6 +114,12 @@ class StateSpace:
         if not self.is_angle.any():
             return states
         return np.where(self.is_angle, (states + np.pi) % (2.0 * np.pi) - np.pi, states)
+
+
+def _is_bound(states: Array, end: Array, known: Array, slack: Array) -> BoolArray:
+    """Whether the ends of the visited range, of shape (n_dims,), are bounds."""
+    n_there = (np.abs(states - end) <= slack).sum(axis=0)
+    return np.asarray((slack > 0) & (n_there >= np.where(np.abs(end - known) <= slack, 1, MIN_AT_BOUND)))
 
 
 def check_bounds(bounds: tuple[ArrayLike, ArrayLike] | None, n_dims: int) -> tuple[Array, Array]:

@@ -184,14 +184,17 @@ def solve_completed(
 
 
 def select_by_values(problem: CompletedProblem, fit: CompletedFit, rng: np.random.Generator) -> KernelSelection | None:
-    """Select the kernel by the evidence of V in the states; None if nothing is free, or V does not vary."""
+    """Select the kernel by the evidence of V in visited states; None if nothing is free, or V does not vary.
+
+    States that were only thought of would confirm what the last kernel made of them.
+    """
     data, kernel, (low, high) = problem.data, problem.features.kernel, problem.bounds
     assert fit.values is not None
-    v = (data.rewards + data.discounts * fit.values).max(axis=1)
+    v = (data.rewards + data.discounts * fit.values).max(axis=1)[: data.n_real]
     if not kernel.is_free[kernel.n_amplitudes :].any() or float(v.std()) <= MIN_SPREAD * (high - low):
         return None
     one_action, prior = np.zeros(len(v), dtype=np.int64), ActionPrior(1, fit.posterior.regression.prior.noise_share)
-    return select_kernel(kernel, data.states, one_action, v, prior, rng)
+    return select_kernel(kernel, data.states[: data.n_real], one_action, v, prior, rng)
 
 
 def soften(q: Array, softness: float) -> Array:

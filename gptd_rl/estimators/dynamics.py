@@ -321,7 +321,9 @@ class DynamicsModel(Parameters, DynamicsFiles):
         doubt[everyone, a] = 0.0
         discounts = np.where(outcome.terminated, 0.0, t.gamma)
         terminal = t.next_states[t.terminated][-MAX_TERMINAL:]
-        return CompletedTransitions(x, outcome.next_states, outcome.rewards, doubt, discounts, terminal, t.gamma)
+        return CompletedTransitions(
+            x, outcome.next_states, outcome.rewards, doubt, discounts, terminal, t.gamma, len(rows)
+        )
 
     def reward_doubt(self, x: Array, weights: Array) -> Array:
         """Standard deviation of the expected reward of every action, times weights, of shape (n, n_actions)."""

@@ -21,7 +21,7 @@ from gptd_rl.inference.by_action import QFunction
 from gptd_rl.selection.regression import KernelSelection, RegressionTargets
 from gptd_rl.types import Array
 
-SPACE = ("low", "high", "lowest", "highest", "is_angle")
+SPACE = ("low", "high", "lowest", "highest", "stops_low", "stops_high", "is_angle")
 LINEAR = ("centre", "scale", "coefficients")
 WALL = ("input", "is_upper", "edge", "slack", "is_fixed", "values")
 

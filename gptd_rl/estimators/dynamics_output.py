@@ -38,8 +38,8 @@ MAX_CANDIDATES = 1000
 TOLERANCE = 1e-9
 # Conditioning again with the noise of the residuals: how often at most, and from which factor on.
 MAX_CONDITIONING, ENOUGH_NOISE = 3, 2.0
-# A group of rows is left out if its median error is larger than this many times the 90 % quantile of all others'
-# errors, and than this share of the output's standard deviation.
+# A row at a bound is left out if its error is larger than this many times the 90 % quantile of the others' errors, and
+# than this share of the output's standard deviation.
 OUTLYING, MATTERS = 10.0, 1e-2
 # A fit without groups needs at least this many rows, and this share of all.
 MIN_ROWS, MIN_SHARE = 30, 0.1
@@ -177,9 +177,9 @@ class OutputData:
     ) -> OutputModel:
         """Fit to `rows`, less those of the `groups` that behave differently.
 
-        Groups are rows in which a state variable was stopped at a bound. What stops there need not follow the dynamics
-        of all other rows: a car that runs into a wall. They are predicted by a fit to the rows of no group, and join
-        it unless they are far off.
+        Groups are rows that ended at a bound of a state variable. What is stopped there does not follow the dynamics of
+        all other rows: a car that runs into a wall. They are predicted by a fit to the rows of no group, and join it
+        unless they are far off.
         """
         inner = rows[~np.any([group[rows] for group in groups], axis=0)] if groups else rows
         if len(inner) == len(rows) or len(inner) < max(MIN_ROWS, MIN_SHARE * len(rows)):
@@ -187,15 +187,10 @@ class OutputData:
         model = self.fit(inner, before, select, rng)
         errors = np.abs(model.errors(self.states, self.actions, self.y))
         limit = max(OUTLYING * float(np.quantile(errors[inner], 0.9)), MATTERS * float(self.y.std()))
-        kept = rows
-        for group in groups:
-            if group[rows].any() and float(np.median(errors[rows[group[rows]]])) > limit:
-                kept = kept[~group[kept]]
-        return (
-            model
-            if len(kept) == len(inner)
-            else self.fit(kept, model.selection or before, model.selection is None, rng)
-        )
+        kept = rows[np.isin(rows, inner) | (errors[rows] <= limit)]
+        if len(kept) == len(inner):
+            return model
+        return self.fit(kept, model.selection, model.selection is None, rng)
 
     def fit(
         self, rows: IntArray, before: KernelSelection | None, select: bool, rng: np.random.Generator

@@ -11,13 +11,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from gptd_rl.data.action_transitions import ActionTransitions
-from gptd_rl.data.state_space import StateSpace
+from gptd_rl.data.state_space import CLOSE, StateSpace
 from gptd_rl.types import Array, BoolArray
 
-# A state variable is at a bound if it is this share of its range away from it.
-CLOSE = 1e-6
-# The extreme of the visited states counts as a bound if as many rows reached exactly it; a known bound if one did.
-MIN_ROWS = 3
 # A state variable has a fixed value at a wall if it varies by less than this share of its standard deviation there.
 FIXED = 1e-3
 
@@ -88,13 +84,9 @@ def find_walls(space: StateSpace, t: ActionTransitions, changes: Array) -> list[
 def _bounds(space: StateSpace, reached: Array) -> list[tuple[int, bool, float, BoolArray]]:
     """State variable, side, place and rows of each bound that was reached."""
     found = []
-    for d in np.flatnonzero(~space.is_angle & (space.span > 0)):
-        column, slack = reached[:, d], CLOSE * float(space.span[d])
-        for is_upper, edge, known in (
-            (False, float(column.min()), float(space.low[d])),
-            (True, float(column.max()), float(space.high[d])),
-        ):
-            at = np.abs(column - edge) <= slack
-            if at.sum() >= (1 if abs(edge - known) <= slack else MIN_ROWS):
-                found.append((int(d), is_upper, edge, at))
+    for d in range(space.n_dims):
+        for is_upper, stops, ends in ((False, space.stops_low, space.lowest), (True, space.stops_high, space.highest)):
+            at = np.abs(reached[:, d] - ends[d]) <= CLOSE * space.span[d]
+            if stops[d] and at.any():
+                found.append((d, is_upper, float(ends[d]), at))
     return found
