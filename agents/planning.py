@@ -8,7 +8,7 @@ round plans.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 import numpy as np
@@ -146,10 +146,13 @@ class Planner:
     planning : Planning
     time_limit : int
         Steps of a simulated episode.
+    reselect : bool
+        Select the kernel of Q again whenever the data have doubled.
     """
 
     planning: Planning
     time_limit: int = DEFAULT_TIME_LIMIT
+    reselect: bool = True
     kernel: Kernel | None = None
     n_selected: int = 0
     simulated: Array | None = None  # [k, D]
@@ -283,9 +286,10 @@ class Planner:
         solve = self._solver(problem)
         first = solve(planning.settings[0], values)
         selection = None
-        if len(model.transitions_) >= 2 * self.n_selected:
+        if self._is_due(len(model.transitions_)):
             problem, first, selection = self._reselect(problem, first, model, rng)
             solve = self._solver(problem)
+            first = replace(first, selection=selection)
         fits = [first, *(solve(setting, first.values) for setting in planning.settings[1:])]
         self.newest = first.posterior.mean_function
         softness, noise_share = planning.exploring
@@ -300,6 +304,10 @@ class Planner:
         ]
         candidates = self._try(model, [*known, *new], starts, rng) if planning.trial else [*new[:1], *known]
         return Plan(candidates, act(explorer, softness), first, selection)
+
+    def _is_due(self, n: int) -> bool:
+        """Whether to select a kernel for `n` transitions: the first one, and again whenever they have doubled."""
+        return self.n_selected == 0 or (self.reselect and n >= 2 * self.n_selected)
 
     def _solver(self, problem: CompletedProblem) -> Callable[[tuple[float, float], Array | None], CompletedFit]:
         def solve(setting: tuple[float, float], values: Array | None) -> CompletedFit:

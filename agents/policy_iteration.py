@@ -123,7 +123,7 @@ class PolicyIteration(BaseAgent):
         )
         default = 100 if model is None else 125
         self.refit_every = default if refit_every is None else as_count(refit_every, "refit_every")
-        self.reselect_kernel = reselect_kernel
+        self.reselect_kernel = self._planner.reselect = reselect_kernel
         self.set_env(env)
 
     # ---------------------------------------------------------------------------------- learning
