@@ -160,7 +160,9 @@ class CompletedFit(GreedyFit):
         regression = ActionRegression.complete(features(states), ActionPrior(**description["prior"]))
         mean = QFunction(kernel, features.inducing_points, arrays["weights"], description["prior_mean"])
         posterior = ActionPosterior(features, regression, arrays["targets"], mean, description["noise_variance"])
-        return cls(posterior, description["n_iterations"], None, None, states)
+        selection = description["selection"]
+        selection = None if selection is None else KernelSelection.from_dict(selection)
+        return cls(posterior, description["n_iterations"], selection, None, states)
 
 
 def solve_completed(

@@ -24,8 +24,9 @@ from gptd_rl.types import Array, BoolArray, IntArray
 
 # Ridge of the linear mean, in units of one row.
 RIDGE = 1e-6
-# What the linear mean leaves is nothing if it is smaller than this share of the output's standard deviation.
-NOTHING = 1e-5
+# What the linear mean leaves is nothing if it is smaller than this share of the output's standard deviation, or if it
+# is rounding: this share of the largest output.
+NOTHING, ROUNDING = 1e-5, 1e-12
 # Kernel selection: targets and steps at most, bounds of the noise, correlations of actions to choose from.
 MAX_TARGETS = 400
 MAX_STEPS = 40
@@ -62,12 +63,15 @@ class LinearMean:
 
     @classmethod
     def fit(cls, coordinates: Array, actions: IntArray, y: Array, n_actions: int) -> LinearMean:
-        """Least squares with a tiny ridge."""
+        """Least squares with a tiny ridge, which leaves the mean of `y` alone."""
         centre, scale = coordinates.mean(axis=0), coordinates.std(axis=0)
         scale = np.where(scale > 0, scale, 1.0)
         design = np.column_stack([(coordinates - centre) / scale, np.eye(n_actions)[actions]])
         gram = design.T @ design + RIDGE * np.eye(design.shape[1])
-        return cls(centre, scale, np.linalg.solve(gram, design.T @ y))
+        level = float(y.mean())
+        coefficients = np.linalg.solve(gram, design.T @ (y - level))
+        coefficients[coordinates.shape[1] :] += level
+        return cls(centre, scale, coefficients)
 
     def __call__(self, coordinates: Array) -> Array:
         """The mean of every action, of shape (n, n_actions)."""
@@ -200,8 +204,9 @@ class OutputData:
         coordinates = self.space.coordinates(x)
         linear = LinearMean.fit(coordinates, a, y, self.n_actions)
         remainder = y - linear(coordinates)[np.arange(len(a)), a]
-        if float(remainder.std()) <= NOTHING * float(self.y.std()):
-            return OutputModel(self.space, linear, None, before, rows, float(remainder.std()))
+        left = float(remainder.std())
+        if left <= max(NOTHING * float(self.y.std()), ROUNDING * float(np.abs(self.y).max())):
+            return OutputModel(self.space, linear, None, before, rows, left)
         targets = RegressionTargets(x, a, remainder, self.n_actions)
         if select or before is None:
             before = self._select(targets.sample(MAX_TARGETS, rng), before)
