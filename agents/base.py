@@ -12,7 +12,8 @@ from gymnasium.spaces import flatdim
 from numpy.typing import ArrayLike, NDArray
 
 from gptd_rl.agents.history import Iteration, plot_history
-from gptd_rl.agents.planning import Planner, Planning, q_function
+from gptd_rl.agents.lookahead import q_function
+from gptd_rl.agents.planning import Planner, Planning
 from gptd_rl.agents.policy_pool import PolicyPool, PolicyRecord, StateValues
 from gptd_rl.agents.replay import Experience, ReplayBuffer
 from gptd_rl.agents.trial_pool import Served, TrialPool

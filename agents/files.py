@@ -16,7 +16,7 @@ import numpy as np
 
 from gptd_rl.agents.base import BaseAgent
 from gptd_rl.agents.history import Iteration
-from gptd_rl.agents.planning import Planning
+from gptd_rl.agents.planning import planning_from_dict
 from gptd_rl.agents.pool_files import QTable, pool_to_dict, restore_pool
 from gptd_rl.agents.replay import Experience, ReplayBuffer
 from gptd_rl.agents.trial_pool import TrialPool
@@ -108,9 +108,7 @@ def _build(agent_class: type[Agent], arrays: dict[str, Any]) -> Agent:
     header = json.loads(str(arrays["header"]))
     if header["format"] != FORMAT or header["version"] != VERSION:
         raise ValueError(f"it is a {header['format']} of version {header['version']}")
-    settings = header["planning"]
-    pairs = dict(settings=tuple(map(tuple, settings["settings"])), exploring=tuple(settings["exploring"]))
-    options: dict[str, Any] = dict(planning=Planning(**settings | pairs), candidates=arrays.get("candidates"))
+    options: dict[str, Any] = dict(planning=planning_from_dict(header["planning"]), candidates=arrays.get("candidates"))
     agent = agent_class(**options, **header["parameters"])
     agent._actions = ActionSet(arrays["actions"], header["is_continuous"])
     for name in COUNTERS:

@@ -14,10 +14,11 @@ from numpy.typing import ArrayLike
 from gptd_rl.agents import files
 from gptd_rl.agents.base import BaseAgent
 from gptd_rl.agents.history import Iteration
-from gptd_rl.agents.planning import DEFAULT_TIME_LIMIT, Planning, simulated_returns
+from gptd_rl.agents.planning import DEFAULT_TIME_LIMIT, Planning
 from gptd_rl.agents.policy_pool import NewestQ, PolicyRecord
 from gptd_rl.agents.replay import Experience
 from gptd_rl.agents.runner import EpisodeRunner
+from gptd_rl.agents.trial import simulated_returns
 from gptd_rl.agents.trial_pool import TrialPool
 from gptd_rl.checks import as_count
 from gptd_rl.data.spaces import flat_bounds
@@ -273,8 +274,8 @@ class PolicyIteration(BaseAgent):
         before = getattr(self.estimator, "greedy_", None)
         self.estimator.set_params(n_actions=n_actions)
         self.estimator.adopt(plan.fit, data)
-        if plan.selection is not None:
-            self._selection, self._n_selected = plan.selection, len(experience)
+        if plan.fit.selection is not None:
+            self._selection, self._n_selected = plan.fit.selection, len(experience)
         self._n_fitted = len(experience)
         targets = plan.fit.posterior.targets
         pool.newest_q = NewestQ.of(plan.fit.posterior.mean_function, plan.explorer, targets)
