@@ -62,7 +62,8 @@ class CompletedProblem:
         cls, data: CompletedTransitions, kernel: Kernel, n_inducing: int, rng: np.random.Generator
     ) -> CompletedProblem:
         """Features of inducing states chosen from the data, for a kernel of states with unit variance."""
-        candidates = data.states
+        # Terminal states, too: where no feature can tell them apart, their value 0 spoils that of their neighbours.
+        candidates = np.concatenate([data.states, data.terminal_states])
         if len(candidates) > MAX_CANDIDATES:
             candidates = candidates[np.sort(rng.choice(len(candidates), MAX_CANDIDATES, replace=False))]
         points = candidates[incomplete_cholesky(kernel, candidates, n_inducing, TOLERANCE).indices]

@@ -118,30 +118,27 @@ class OutputModel:
         """Standard deviation of f alone: how little is known of the expected output, of shape (n,)."""
         if self.posterior is None:
             return np.zeros(len(states))
-        # v₀k(x, x) − k_m(x)ᵀ M_a k_m(x): a product of matrices, which is fast for many states
-        kernel, points = self.posterior.features.kernel, self.posterior.inducing_points
-        variance = self.posterior.signal_variance * kernel.diagonal(states)
-        K = kernel(states, points)
-        for action, M in enumerate(self._explained):
+        # v₀(k(x, x) − φᵀφ) + σ²φᵀ[P⁻¹]_aa φ: products of matrices, and no small difference of large numbers
+        features = self.posterior.features
+        phi = features(states)
+        variance = self.posterior.signal_variance * features.residual_variance(states, phi)
+        for action, covariance in enumerate(self._weight_covariances):
             mine = np.flatnonzero(actions == action)
             if len(mine):
-                variance[mine] -= np.einsum("nm,nm->n", K[mine] @ M, K[mine])
-        return np.sqrt(np.maximum(variance, 0.0))
+                variance[mine] += np.einsum("nm,nm->n", phi[mine] @ covariance, phi[mine])
+        return np.sqrt(variance)
 
     @cached_property
-    def _explained(self) -> list[Array]:
-        """M_a = L⁻ᵀ(v₀I − σ²[P⁻¹]_aa)L⁻¹ of every action, each of shape (m, m)."""
+    def _weight_covariances(self) -> list[Array]:
+        """σ²[P⁻¹]_aa of every action, each of shape (m, m)."""
         posterior = self.posterior
         assert posterior is not None
-        L, regression = posterior.features.L, posterior.regression
-        identity, matrices = np.eye(len(L)), []
+        regression, matrices = posterior.regression, []
         for factor in regression.factors:
-            inverse = linalg.solve(factor, identity)  # A_a⁻¹
+            inverse = linalg.solve(factor, np.eye(len(factor)))  # A_a⁻¹
             if regression.coupling is not None:
                 inverse = inverse + inverse @ linalg.solve(regression.coupling, inverse)  # [P⁻¹]_aa
-            inner = posterior.signal_variance * identity - posterior.noise_variance * inverse
-            left = linalg.half_solve_transposed(L, inner)
-            matrices.append(linalg.half_solve_transposed(L, left.T))
+            matrices.append(posterior.noise_variance * inverse)
         return matrices
 
     def errors(self, states: Array, actions: IntArray, y: Array) -> Array:
