@@ -173,7 +173,7 @@ class Planner:
             The policy that explores, so far.
         rng : Generator
         """
-        counts, selection, known = self.planning.states, None, list(known)
+        counts, selection, known, retried = self.planning.states, None, list(known), list(known)
         for _ in range(self.planning.n_rounds):
             acting = [q for q in (*(record.q for record in known), explorer) if q is not None]
             self._distant = distant_rows(model, self._kernel(model), rng)
@@ -181,7 +181,7 @@ class Planner:
             plan = self._plan(model, data, starts, known, rng)
             selection, explorer = plan.fit.selection or selection, plan.explorer
             best = plan.candidates[: self.planning.n_kept]
-            known = best + [record for record in known if record.episodes and record not in best]
+            known = best + [record for record in retried if record not in best]
         return replace(plan, fit=replace(plan.fit, selection=selection))
 
     # ---------------------------------------------------------------------------------- candidates
@@ -271,7 +271,7 @@ class Planner:
         returns, trial = simulated_returns(model, policies, x, self.time_limit, rng, self.planning.caution)
         self.simulated = trial.states[::THINNED]
         for record, own in zip(records, returns, strict=True):
-            record.trial_return = float(own.mean())
+            record.trial_returns, record.trial_return = own, float(own.mean())
         return sorted(records, key=lambda record: -record.trial_return)
 
 

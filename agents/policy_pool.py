@@ -94,6 +94,7 @@ class PolicyRecord:
     n_before: int = 0  # episodes before it became the incumbent
     trial_return: float = np.nan  # mean return in a model of the dynamics, if it was simulated
     score: float = np.nan  # by which it was compared with others
+    trial_returns: Array | None = None  # returns in the last trial, from the same states as the others' [n_starts]
     n_transitions: int = 0  # that it was learnt from
     explores: bool = False  # whether it seeks what the model does not know
 
@@ -189,15 +190,18 @@ class PolicyPool:
         if policy is not None:
             policy.episodes.append(episode)
             self.records += [] if is_known else [policy]
-        if not is_known:
-            self.newest.episodes.append(episode)
-            self.newest.drop(len(self.newest.episodes) - N_RECENT)
+        if not is_known or not self.newest.episodes:
+            self._add_to_newest(episode)
         scores = _scores(self.newest, self.records, self.newest_q.value)
         best = self.records[int(scores.argmax())] if scores.max(initial=0.0) > 0.0 else self.newest
         if best is not self.incumbent:
             self.incumbent, best.n_before = best, len(best.episodes)
         worst = np.argsort(scores)[: max(0, len(self.records) - MAX_POLICIES)]
         self.records = [r for i, r in enumerate(self.records) if i not in worst or r is self.incumbent]
+
+    def _add_to_newest(self, episode: Episode) -> None:
+        self.newest.episodes.append(episode)
+        self.newest.drop(len(self.newest.episodes) - N_RECENT)
 
     @property
     def reason(self) -> str:

@@ -107,10 +107,11 @@ class TrialPool(PolicyPool):
         ranked = sorted(candidates, key=lambda record: -record.score)
         tested = [record for record in candidates if record.episodes]
         tested = sorted(tested, key=lambda record: -record.n_transitions)[:N_TESTED]
-        self.records = ranked[:n_kept] + [record for record in tested if record not in ranked[:n_kept]]
         best = ranked[0]
-        if best is not self.incumbent:
+        if best is not self.incumbent and _is_credibly_better(best, self.incumbent):
             self.incumbent, best.n_before = best, len(best.episodes)
+        kept = ranked[:n_kept]
+        self.records = kept + [r for r in (*tested, self.incumbent) if r not in kept and r.q is not None]
 
     def distrust(self) -> None:
         """Judge policies by measured returns alone, as long as the model is wrong."""
@@ -139,7 +140,9 @@ class TrialPool(PolicyPool):
             self.compared = [*self.compared, (number, episode.difference, episode.total)][-N_COMPARED:]
         if not self.trusts_model:
             super().add_episode(policy, episode)
-        elif policy is not None:
+            return
+        self._add_to_newest(episode)
+        if policy is not None:
             policy.episodes.append(episode)
 
     def is_replaced(self, episode: EpisodeState, state: Array) -> bool:
@@ -180,6 +183,21 @@ def _verdict(compared: Sequence[tuple[int, float, float]]) -> Verdict:
     spread = float(np.ptp(returns))
     is_off = len(every) >= MIN_FOR_VERDICT and float(np.median(np.abs(every))) > USELESS * spread > 0.0
     return Verdict(within, between, len(every), is_off)
+
+
+def _is_credibly_better(challenger: PolicyRecord, incumbent: PolicyRecord) -> bool:
+    """Whether the difference of scores exceeds the standard error of the difference of trials.
+
+    All policies start in the same states: differences of their returns tell more than each mean does. Without it the
+    served policy would change with every trial, by chance.
+    """
+    if challenger.trial_returns is None or incumbent.trial_returns is None:
+        return True
+    if len(challenger.trial_returns) != len(incumbent.trial_returns):
+        return True
+    differences = challenger.trial_returns - incumbent.trial_returns
+    error = float(differences.std()) / np.sqrt(len(differences))
+    return challenger.score - incumbent.score > error
 
 
 def _score(record: PolicyRecord, verdict: Verdict) -> float:

@@ -279,7 +279,9 @@ class DynamicsModel(Parameters, DynamicsFiles):
         """
         t = self._read_other(data)
         outcome = self.predict(t.states, t.actions, return_std=True)
-        return ModelErrors.of(self.space_, t, outcome, value)
+        residuals = self.sample_residuals(len(t), np.random.default_rng(0))
+        noisy = None if residuals is None else self.outcomes(t.states, residuals).take(t.actions)
+        return ModelErrors.of(self.space_, t, outcome, value, noisy)
 
     # ---------------------------------------------------------------------------------- completing, simulating
 

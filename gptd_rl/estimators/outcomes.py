@@ -75,7 +75,8 @@ class ModelErrors:
     termination : float
         Share of transitions whose end was predicted wrongly.
     value : float
-        Median error of r + γV(x'), in standard deviations of V over these states; NaN without V.
+        Median error of r + γV(x') beyond what the model's noise explains, in standard deviations of V over these
+        states; NaN without V.
     """
 
     relative: Array
@@ -91,8 +92,9 @@ class ModelErrors:
         t: ActionTransitions,
         outcome: Outcomes,
         value: Callable[[Array], Array] | None = None,
+        noisy: Outcomes | None = None,
     ) -> ModelErrors:
-        """Errors of outcomes with standard deviations."""
+        """Errors of outcomes with standard deviations; V and noisy outcomes, to say what the errors mean."""
         assert outcome.next_state_std is not None and outcome.reward_std is not None
         errors = np.column_stack([space.difference(outcome.next_states, t.next_states), outcome.rewards - t.rewards])
         std = np.column_stack([outcome.next_state_std, outcome.reward_std])
@@ -106,13 +108,20 @@ class ModelErrors:
             median=np.median(np.abs(errors), axis=0) / unit,
             coverage=float(within.mean()),
             termination=float(np.mean(outcome.terminated != t.terminated)),
-            value=np.nan if value is None else _value_error(t, outcome, value),
+            value=np.nan if value is None else _value_error(t, outcome, value, noisy),
         )
 
 
-def _value_error(t: ActionTransitions, outcome: Outcomes, value: Callable[[Array], Array]) -> float:
-    """Median of |r̂ + γV(x̂') − r − γV(x')|, in standard deviations of V."""
+def _value_error(
+    t: ActionTransitions, outcome: Outcomes, value: Callable[[Array], Array], noisy: Outcomes | None
+) -> float:
+    """Median of |r̂ + γV(x̂') − r − γV(x')| less its median under the model's noise, in standard deviations of V."""
+
+    def target(o: Outcomes) -> Array:
+        return np.asarray(o.rewards + t.gamma * ~o.terminated * value(o.next_states))
+
+    predicted, spread = target(outcome), float(value(t.states).std())
     real = t.rewards + t.discounts * value(t.next_states)
-    predicted = outcome.rewards + t.gamma * ~outcome.terminated * value(outcome.next_states)
-    spread = float(value(t.states).std())
-    return float(np.median(np.abs(predicted - real))) / spread if spread > 0.0 else 0.0
+    error = float(np.median(np.abs(predicted - real)))
+    expected = 0.0 if noisy is None else float(np.median(np.abs(target(noisy) - predicted)))
+    return max(0.0, error - expected) / spread if spread > 0.0 else 0.0

@@ -231,7 +231,7 @@ def test_learn_finds_the_optimal_policy(seed):
     assert q.shape == (110, 2)
     assert_array_equal(q.argmax(axis=1), agent.predict(CELLS)[0])
     # values of a policy that makes a mistake now and then: a soft backup
-    assert (q.max(axis=1) < Gridworld().value(CELLS) + 0.1).all()
+    assert (q.max(axis=1) < Gridworld().value(CELLS) + 0.5).all()
     assert np.corrcoef(q.max(axis=1), Gridworld().value(CELLS))[0, 1] > 0.9
 
 
