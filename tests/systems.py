@@ -67,7 +67,7 @@ def corridor(n_copies: int = 3) -> Trajectories:
     """Actions left, stay and right; a step costs 1, cell 0 is a wall, cell 6 ends it."""
     x, a = (np.tile(i.ravel(), n_copies) for i in np.indices((N_CELLS - 1, 3)))
     reached = np.maximum(x + a - 1, 0)
-    return transitions(x[:, None] * 1.0, a, reached[:, None] * 1.0, -1.0, reached == N_CELLS - 1, GAMMA)
+    return transitions(x[:, None].astype(float), a, reached[:, None].astype(float), -1.0, reached == N_CELLS - 1, GAMMA)
 
 
 def corridor_q(softness: float = 0.0) -> Array:

@@ -10,10 +10,10 @@ from gptd_rl.data.action_transitions import ActionTransitions, CompletedTransiti
 def test_action_transitions_keep_both_kinds_of_ends():
     pairs = Trajectories(
         np.array([[0.0, 1.0], [1.0, 0.0], [2.0, 0.0], [5.0, 1.0], [6.0, 0.0]]),
-        [1.0, 2.0, 0.0, 3.0, 0.0],
-        [0.9, 0.9, 0.0, 0.9, 0.0],
-        [3, 2],
-        [True, False],
+        np.array([1.0, 2.0, 0.0, 3.0, 0.0]),
+        np.array([0.9, 0.9, 0.0, 0.9, 0.0]),
+        np.array([3, 2]),
+        np.array([True, False]),
     )
     t = ActionTransitions.of(pairs)
     assert len(t) == 3 and t.gamma == 0.9

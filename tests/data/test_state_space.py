@@ -1,5 +1,7 @@
 """The space of states: bounds, angles, pairs on a circle; bounds of flattened observations."""
 
+from typing import Any
+
 import numpy as np
 import pytest
 from gymnasium import spaces
@@ -79,7 +81,7 @@ def test_check_bounds_says_what_is_wrong(bounds, message):
         check_bounds(bounds, 2)
 
 
-SPACES = {
+SPACES: dict[str, spaces.Space[Any]] = {
     "box": spaces.Box(np.array([[-1.0, 0.0], [2.0, -5.0]]), np.array([[1.0, 0.5], [3.0, 5.0]]), dtype=np.float64),
     "discrete": spaces.Discrete(3, start=-1),
     "multi": spaces.MultiDiscrete([2, 4]),

@@ -125,7 +125,7 @@ def test_solutions_are_fixed_points_within_the_bounds_of_the_rewards():
     fit = problem.solve(**settings)
     assert fit.values is not None
     low, high = problem.bounds
-    assert (low, high) == (pytest.approx(problem.data.rewards.min() / (1 - 0.9)), 0.0)
+    assert low == pytest.approx(problem.data.rewards.min() / (1 - 0.9)) and high == 0.0
     assert (fit.values >= low).all() and (fit.values <= high).all()
     again = problem.solve(**settings, values=fit.values)
     assert again.n_iterations < fit.n_iterations
@@ -175,6 +175,7 @@ def test_a_fit_with_a_model_can_be_saved(corridor_model, tmp_path, kernel):
     for mine, theirs in zip(loaded.q_values(cells(), True), q.q_values(cells(), True), strict=True):
         assert_allclose(mine, theirs, rtol=1e-9, atol=1e-9)
     assert_allclose(loaded.sample(cells(), 3, seed=0), q.sample(cells(), 3, seed=0), atol=1e-6)
+    assert q.greedy_ is not None
     assert (loaded.greedy_.selection is None) == (q.greedy_.selection is None) == (kernel is SHARP)
     assert loaded.log_marginal_likelihood_ == pytest.approx(q.log_marginal_likelihood_, rel=1e-8)
 

@@ -86,14 +86,19 @@ def test_irrelevant_noisy_inputs_do_not_hurt():
     assert (model.noise_ > 0).tolist() == [False, False, True, True, False]
 
 
-def test_errors_in_values_are_those_of_r_plus_gamma_v(noisy):
-    data = NOISY.sample(50, 3)
+def test_errors_in_values_are_those_of_r_plus_gamma_v(smooth, noisy):
+    def value(x):
+        return x[:, 1]
+
+    data = System(straight).sample(50, 3)  # other dynamics than the model's
     x, a, reached, rewards, _ = parts(data)
-    outcome = noisy.predict(x, a)
+    outcome = smooth.predict(x, a)
     real, predicted = rewards + 0.9 * reached[:, 1], outcome.rewards + 0.9 * outcome.next_states[:, 1]
     expected = np.median(np.abs(real - predicted)) / x[:, 1].std()
-    assert noisy.errors(data, lambda x: x[:, 1]).value == pytest.approx(expected)
-    assert np.isnan(noisy.errors(data).value)
+    assert expected > 0.05
+    assert smooth.errors(data, value).value == pytest.approx(expected)
+    assert np.isnan(smooth.errors(data).value)
+    assert noisy.errors(NOISY.sample(300, 3), value).value < 0.03  # noise alone is no error
 
 
 def test_constant_rewards_and_inputs_are_no_noise():
@@ -181,6 +186,7 @@ def test_states_are_clipped_to_bounds():
 @pytest.mark.parametrize("system", [GOAL, PIT], ids=["sought", "feared"])
 def test_ends_and_rewards_on_ending(system):
     model = DynamicsModel().fit(system.sample(400, 0))
+    assert model.terminations_ is not None
     assert (model.terminations_.continued is None) == (system is PIT)
     x, a, _, rewards, ended = parts(system.sample(600, 1))
     assert 0.05 < ended.mean() < 0.6
@@ -300,7 +306,8 @@ def test_simulate_iterates_predict(goal, policy):
     data = goal.simulate(policy, starts, 12)
     assert data.n_segments == 3
     for i, start in enumerate(starts):
-        x, states, rewards, ended = start, [start], [], False
+        rewards: list[float] = []
+        x, states, ended = start, [start], False
         while not ended and len(rewards) < 12:
             outcome = goal.predict(x[None], [by_sign(x)])
             x, ended = outcome.next_states[0], bool(outcome.terminated[0])
@@ -358,7 +365,8 @@ def answers(model: DynamicsModel) -> list[np.ndarray]:
 @pytest.mark.parametrize("name", ["smooth", "noisy", "goal", "wall"])
 def test_a_saved_model_is_the_same(name, request, tmp_path):
     if name == "wall":
-        model = DynamicsModel(bounds=BOUNDS, n_actions=2).fit(transitions(*hits_wall(300, 0)[:3], 0.0))
+        x, a, reached, _ = hits_wall(300, 0)
+        model = DynamicsModel(bounds=BOUNDS, n_actions=2).fit(transitions(x, a, reached, 0.0))
         assert model.walls_
     else:
         model = request.getfixturevalue(name)
@@ -402,7 +410,9 @@ def test_warm_start_keeps_kernels_until_the_data_double():
     model = DynamicsModel(warm_start=True).fit(NOISY.sample(100, 0))
 
     def theta():
-        return model.outputs_[1].selection.kernel.theta
+        selection = model.outputs_[1].selection
+        assert selection is not None
+        return selection.kernel.theta
 
     first = theta()
     model.fit(NOISY.sample(199, 1))
