@@ -17,8 +17,9 @@ Regression targets (`Trajectories.from_values` with actions) become one row Q(x,
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,6 +27,8 @@ from numpy.typing import NDArray
 from gptd_rl.data.actions import ContinuousActions, DiscreteActions
 from gptd_rl.data.trajectories import Trajectories
 from gptd_rl.types import Array, BoolArray, IntArray, Policy
+
+F = TypeVar("F", bound=Callable[..., Any])
 
 
 def to_state_actions(
@@ -88,6 +91,12 @@ def recorded_actions(data: Trajectories) -> NDArray[Any]:
     if data.actions is None:
         return np.zeros(0, dtype=np.int64)
     return data.actions[data.has_transition | (data.lengths == 1)[data.segment_of]]
+
+
+def batched_policy(method: F) -> F:
+    """Mark a method as a policy of many states at a time, for `collect` and for `fit(data, policy=…)`."""
+    method.batched = True  # type: ignore[attr-defined]
+    return method
 
 
 def query_policy(policy: Policy, states: Array) -> NDArray[Any]:

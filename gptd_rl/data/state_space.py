@@ -126,9 +126,13 @@ def check_bounds(bounds: tuple[ArrayLike, ArrayLike] | None, n_dims: int) -> tup
     """Lower and upper bounds, each of shape (n_dims,); infinite where none are given."""
     if bounds is None:
         return np.full(n_dims, -np.inf), np.full(n_dims, np.inf)
-    low, high = (np.asarray(bound, dtype=np.float64).reshape(-1) for bound in bounds)
+    try:
+        low, high = (np.asarray(bound, dtype=np.float64).reshape(-1) for bound in bounds)
+    except (TypeError, ValueError):
+        raise ValueError(f"bounds must be two arrays of {n_dims} numbers each, (low, high); got {bounds!r}.") from None
     if low.shape != (n_dims,) or high.shape != (n_dims,):
         raise ValueError(f"bounds must be two arrays of {n_dims} numbers each; got {len(low)} and {len(high)}.")
     if not (low <= high).all():
-        raise ValueError("bounds must be ordered: a lower bound lies above its upper bound.")
+        i = int(np.flatnonzero(~(low <= high))[0])
+        raise ValueError(f"bounds must be ordered; bounds of input {i} are {low[i]:g} and {high[i]:g}.")
     return low, high

@@ -43,6 +43,9 @@ def check_parameters(v: Any) -> None:
     if v.n_restarts < 0:
         raise ValueError(f"n_restarts must be 0 or more; got {v.n_restarts}.")
     check_n_jobs(v.n_jobs)
+    softness = getattr(v, "softness", 0.0)  # of GPTDQ
+    if not (isinstance(softness, float | int | np.number) and 0.0 <= softness <= 1.0):
+        raise ValueError(f"softness must lie in [0, 1]; got {softness!r}.")
 
 
 def check_bootstrap(bootstrap: object) -> None:

@@ -62,7 +62,8 @@ class CompletedProblem:
         cls, data: CompletedTransitions, kernel: Kernel, n_inducing: int, rng: np.random.Generator
     ) -> CompletedProblem:
         """Features of inducing states chosen from the data, for a kernel of states with unit variance."""
-        candidates = data.states
+        # Terminal states, too: where no feature can tell them apart, their value 0 spoils that of their neighbours.
+        candidates = np.concatenate([data.states, data.terminal_states])
         if len(candidates) > MAX_CANDIDATES:
             candidates = candidates[np.sort(rng.choice(len(candidates), MAX_CANDIDATES, replace=False))]
         points = candidates[incomplete_cholesky(kernel, candidates, n_inducing, TOLERANCE).indices]
@@ -160,7 +161,9 @@ class CompletedFit(GreedyFit):
         regression = ActionRegression.complete(features(states), ActionPrior(**description["prior"]))
         mean = QFunction(kernel, features.inducing_points, arrays["weights"], description["prior_mean"])
         posterior = ActionPosterior(features, regression, arrays["targets"], mean, description["noise_variance"])
-        return cls(posterior, description["n_iterations"], None, None, states)
+        selection = description["selection"]
+        selection = None if selection is None else KernelSelection.from_dict(selection)
+        return cls(posterior, description["n_iterations"], selection, None, states)
 
 
 def solve_completed(

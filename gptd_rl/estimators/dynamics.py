@@ -16,12 +16,12 @@ from numpy.typing import ArrayLike
 
 from gptd_rl.checks import as_count, as_states
 from gptd_rl.data.action_transitions import ActionTransitions, CompletedTransitions
-from gptd_rl.data.actions import DiscreteActions, as_int_actions
-from gptd_rl.data.state_space import StateSpace, check_bounds
+from gptd_rl.data.actions import DiscreteActions
+from gptd_rl.data.state_space import StateSpace
 from gptd_rl.data.trajectories import Trajectories
+from gptd_rl.estimators.dynamics_data import read_transitions
 from gptd_rl.estimators.dynamics_files import DynamicsFiles
-from gptd_rl.estimators.dynamics_output import OutputData, OutputModel
-from gptd_rl.estimators.greedy import label_actions
+from gptd_rl.estimators.dynamics_output import ROUNDING, OutputData, OutputModel
 from gptd_rl.estimators.outcomes import ModelErrors, Outcomes
 from gptd_rl.estimators.params import Parameters
 from gptd_rl.estimators.simulation import as_actor, simulate
@@ -122,14 +122,14 @@ class DynamicsModel(Parameters, DynamicsFiles):
         """
         for name in ("subset_size", "max_rows"):
             as_count(getattr(self, name), name)
-        transitions, n_actions = self._read(data)
+        transitions, n_actions = read_transitions(data, self.n_actions, self.bounds)
         rng = np.random.default_rng(self.random_state)
-        fitted = hasattr(self, "outputs_") and self.warm_start and self.n_actions_ == n_actions
-        n = len(transitions)
+        n, states = len(transitions), np.concatenate([transitions.states, transitions.next_states])
+        space = StateSpace.of(states, self.bounds)
+        fitted = self.warm_start and self._is_like(space, n_actions)
         select = not fitted or n >= GROWTH * self._n_selected
         before: Any = self.outputs_ if fitted else [None] * (transitions.states.shape[1] + 1)
-        states = np.concatenate([transitions.states, transitions.next_states])
-        self.space_ = space = StateSpace.of(states, self.bounds)
+        self.space_ = space
         rows = np.arange(n) if n <= self.max_rows else np.sort(rng.permutation(n)[: self.max_rows])
         groups = stopped_rows(space, transitions.next_states)
         outputs = []
@@ -153,18 +153,20 @@ class DynamicsModel(Parameters, DynamicsFiles):
         self._set_noise()
         return self
 
-    def _read(self, data: Trajectories) -> tuple[ActionTransitions, int]:
-        """Transitions of the data, and the number of actions."""
-        if not isinstance(data, Trajectories):
-            raise TypeError(f"expected Trajectories; got {type(data).__name__}.")
-        if data.actions is None:
-            raise ValueError("the data have no actions: a model of the dynamics needs to know what was done.")
-        if data.n_transitions == 0:
-            raise ValueError("the data have no transition: a model of the dynamics needs some.")
-        taken = as_int_actions(data.actions[data.has_transition])
-        n_actions = int(taken.max()) + 1 if self.n_actions is None else as_count(self.n_actions, "n_actions")
-        check_bounds(self.bounds, data.n_dims)
-        return ActionTransitions.of(label_actions(data, DiscreteActions(n_actions))), n_actions
+    def _read_other(self, data: Trajectories) -> ActionTransitions:
+        """Transitions of further data for the fitted model."""
+        self._check_fitted()
+        transitions, n_actions = read_transitions(data, self.n_actions, self.bounds)
+        self._check_states(transitions.states[:1])
+        if n_actions > self.n_actions_:
+            raise ValueError(f"the model knows {self.n_actions_} actions; got {n_actions}.")
+        return transitions
+
+    def _is_like(self, space: StateSpace, n_actions: int) -> bool:
+        """Whether kernels of the last fit are of the same states and actions."""
+        if not hasattr(self, "outputs_") or self.n_actions_ != n_actions or self.n_dims_ != space.n_dims:
+            return False
+        return self.space_.angles == space.angles
 
     def _outputs(self, t: ActionTransitions) -> Array:
         """Changes of the state and rewards, of shape (n, n_dims + 1)."""
@@ -180,10 +182,11 @@ class DynamicsModel(Parameters, DynamicsFiles):
         t = self.transitions_
         y = self._outputs(t)
         std = np.array([output.noise_std for output in self.outputs_])
-        self.noise_ = np.where(std > NOISY * y.std(axis=0), std, 0.0)
-        rows = np.flatnonzero(
-            np.all([np.isin(np.arange(len(t)), output.rows) for output in self.outputs_[:-1]], axis=0)
-        )
+        rounding = ROUNDING * np.abs(y).max(axis=0)
+        self.noise_ = np.where(std > np.maximum(NOISY * y.std(axis=0), rounding), std, 0.0)
+        # Rewards on ending are no noise of the other rewards.
+        parts = self.outputs_ if self.noise_[-1] > 0 else self.outputs_[:-1]
+        rows = np.flatnonzero(np.all([np.isin(np.arange(len(t)), output.rows) for output in parts], axis=0))
         errors = np.stack([o.errors(t.states[rows], t.actions[rows], y[rows, d]) for d, o in enumerate(self.outputs_)])
         self._residuals = np.where(self.noise_ > 0, errors.T, 0.0)  # [k, D + 1]
 
@@ -247,11 +250,11 @@ class DynamicsModel(Parameters, DynamicsFiles):
         """Which of the states reached are terminal, and rewards within the range of those seen."""
         seen = self.transitions_.rewards
         rewards = np.clip(rewards, seen.min(), seen.max())
-        flat, terminated = reached.reshape(-1, self.n_dims_), np.zeros(rewards.size, dtype=bool)
+        terminated = np.zeros(rewards.shape, dtype=bool)
         if self.terminations_ is not None:
-            terminated = self.terminations_(flat)
-            rewards.reshape(-1)[terminated] = self.terminations_.rewards_at(flat[terminated])
-        return Outcomes(reached, rewards, terminated.reshape(rewards.shape))
+            terminated = self.terminations_(reached.reshape(-1, self.n_dims_)).reshape(rewards.shape)
+            rewards[terminated] = self.terminations_.rewards_at(reached[terminated])
+        return Outcomes(reached, rewards, terminated)
 
     def cautious(self, outcome: Outcomes, states: Array, actions: IntArray, caution: float) -> Array:
         """Rewards of outcomes less `caution` standard deviations of what is expected, of shape (n,)."""
@@ -274,7 +277,7 @@ class DynamicsModel(Parameters, DynamicsFiles):
         value : callable, optional
             V of states of shape (n, n_dims), of shape (n,): to say what the errors mean for values.
         """
-        t, _ = self._read(data)
+        t = self._read_other(data)
         outcome = self.predict(t.states, t.actions, return_std=True)
         residuals = self.sample_residuals(len(t), np.random.default_rng(0))
         noisy = None if residuals is None else self.outcomes(t.states, residuals).take(t.actions)
@@ -301,7 +304,7 @@ class DynamicsModel(Parameters, DynamicsFiles):
             Of the noise of outcomes in the further states.
         """
         self._check_fitted()
-        t = self.transitions_ if data is None else self._read(data)[0]
+        t = self.transitions_ if data is None else self._read_other(data)
         return self.complete_rows(t, np.arange(len(t)), states, np.random.default_rng(seed))
 
     def complete_rows(
@@ -314,6 +317,7 @@ class DynamicsModel(Parameters, DynamicsFiles):
         y = np.column_stack([self.space_.difference(reached, x), t.rewards[rows]])
         residuals = y - expected[everyone, a]
         residuals[self._is_stopped(reached)] = 0.0  # what stopped this action need not stop the others
+        residuals[t.terminated[rows], -1] = 0.0  # and its reward on ending is not theirs
         outcome = self.outcomes(x, residuals)
         outcome = outcome.with_taken(a, reached, t.rewards[rows], t.terminated[rows])
         if states is not None:
@@ -346,7 +350,7 @@ class DynamicsModel(Parameters, DynamicsFiles):
         Parameters
         ----------
         policy : callable, object with `predict`, or None
-            Asked about all running episodes at a time, states of shape (n, n_dims); None acts at random.
+            As for `collect`; None acts at random.
         starts : array-like of shape (n_episodes, n_dims)
             First states.
         n_steps : int
@@ -362,6 +366,8 @@ class DynamicsModel(Parameters, DynamicsFiles):
             One segment per episode.
         """
         x, rng = self._check_states(starts), np.random.default_rng(seed)
+        if not len(x):
+            raise ValueError("simulate needs at least one state to start from.")
         act = as_actor(policy, self.n_actions_, rng)
         episodes = simulate(self, act, x, as_count(n_steps, "n_steps"), rng)
         return episodes.trajectories(self.transitions_.gamma if gamma is None else gamma)

@@ -24,8 +24,9 @@ from gptd_rl.types import Array, BoolArray, IntArray
 
 # Ridge of the linear mean, in units of one row.
 RIDGE = 1e-6
-# What the linear mean leaves is nothing if it is smaller than this share of the output's standard deviation.
-NOTHING = 1e-5
+# What the linear mean leaves is nothing if it is smaller than this share of the output's standard deviation, or if it
+# is rounding: this share of the largest output.
+NOTHING, ROUNDING = 1e-5, 1e-12
 # Kernel selection: targets and steps at most, bounds of the noise, correlations of actions to choose from.
 MAX_TARGETS = 400
 MAX_STEPS = 40
@@ -62,12 +63,15 @@ class LinearMean:
 
     @classmethod
     def fit(cls, coordinates: Array, actions: IntArray, y: Array, n_actions: int) -> LinearMean:
-        """Least squares with a tiny ridge."""
+        """Least squares with a tiny ridge, which leaves the mean of `y` alone."""
         centre, scale = coordinates.mean(axis=0), coordinates.std(axis=0)
         scale = np.where(scale > 0, scale, 1.0)
         design = np.column_stack([(coordinates - centre) / scale, np.eye(n_actions)[actions]])
         gram = design.T @ design + RIDGE * np.eye(design.shape[1])
-        return cls(centre, scale, np.linalg.solve(gram, design.T @ y))
+        level = float(y.mean())
+        coefficients = np.linalg.solve(gram, design.T @ (y - level))
+        coefficients[coordinates.shape[1] :] += level
+        return cls(centre, scale, coefficients)
 
     def __call__(self, coordinates: Array) -> Array:
         """The mean of every action, of shape (n, n_actions)."""
@@ -114,30 +118,27 @@ class OutputModel:
         """Standard deviation of f alone: how little is known of the expected output, of shape (n,)."""
         if self.posterior is None:
             return np.zeros(len(states))
-        # v₀k(x, x) − k_m(x)ᵀ M_a k_m(x): a product of matrices, which is fast for many states
-        kernel, points = self.posterior.features.kernel, self.posterior.inducing_points
-        variance = self.posterior.signal_variance * kernel.diagonal(states)
-        K = kernel(states, points)
-        for action, M in enumerate(self._explained):
+        # v₀(k(x, x) − φᵀφ) + σ²φᵀ[P⁻¹]_aa φ: products of matrices, and no small difference of large numbers
+        features = self.posterior.features
+        phi = features(states)
+        variance = self.posterior.signal_variance * features.residual_variance(states, phi)
+        for action, covariance in enumerate(self._weight_covariances):
             mine = np.flatnonzero(actions == action)
             if len(mine):
-                variance[mine] -= np.einsum("nm,nm->n", K[mine] @ M, K[mine])
-        return np.sqrt(np.maximum(variance, 0.0))
+                variance[mine] += np.einsum("nm,nm->n", phi[mine] @ covariance, phi[mine])
+        return np.sqrt(variance)
 
     @cached_property
-    def _explained(self) -> list[Array]:
-        """M_a = L⁻ᵀ(v₀I − σ²[P⁻¹]_aa)L⁻¹ of every action, each of shape (m, m)."""
+    def _weight_covariances(self) -> list[Array]:
+        """σ²[P⁻¹]_aa of every action, each of shape (m, m)."""
         posterior = self.posterior
         assert posterior is not None
-        L, regression = posterior.features.L, posterior.regression
-        identity, matrices = np.eye(len(L)), []
+        regression, matrices = posterior.regression, []
         for factor in regression.factors:
-            inverse = linalg.solve(factor, identity)  # A_a⁻¹
+            inverse = linalg.solve(factor, np.eye(len(factor)))  # A_a⁻¹
             if regression.coupling is not None:
                 inverse = inverse + inverse @ linalg.solve(regression.coupling, inverse)  # [P⁻¹]_aa
-            inner = posterior.signal_variance * identity - posterior.noise_variance * inverse
-            left = linalg.half_solve_transposed(L, inner)
-            matrices.append(linalg.half_solve_transposed(L, left.T))
+            matrices.append(posterior.noise_variance * inverse)
         return matrices
 
     def errors(self, states: Array, actions: IntArray, y: Array) -> Array:
@@ -200,8 +201,9 @@ class OutputData:
         coordinates = self.space.coordinates(x)
         linear = LinearMean.fit(coordinates, a, y, self.n_actions)
         remainder = y - linear(coordinates)[np.arange(len(a)), a]
-        if float(remainder.std()) <= NOTHING * float(self.y.std()):
-            return OutputModel(self.space, linear, None, before, rows, float(remainder.std()))
+        left = float(remainder.std())
+        if left <= max(NOTHING * float(self.y.std()), ROUNDING * float(np.abs(self.y).max())):
+            return OutputModel(self.space, linear, None, before, rows, left)
         targets = RegressionTargets(x, a, remainder, self.n_actions)
         if select or before is None:
             before = self._select(targets.sample(MAX_TARGETS, rng), before)

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from functools import partial
-from typing import Any, Literal, Self, TypeVar, overload
+from typing import Any, Literal, Self, overload
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from gptd_rl.data.logged_pairs import logged_pairs
-from gptd_rl.data.state_actions import to_state_actions
+from gptd_rl.data.state_actions import batched_policy, to_state_actions
 from gptd_rl.data.trajectories import Trajectories
 from gptd_rl.estimators.action_coverage import warn_of_uncovered_actions
 from gptd_rl.estimators.dynamics import DynamicsModel
@@ -25,14 +24,6 @@ from gptd_rl.temporal.means import Mean
 from gptd_rl.temporal.targets import Noise
 from gptd_rl.threads import one_blas_thread
 from gptd_rl.types import Array, DataLike, Policy
-
-F = TypeVar("F", bound=Callable[..., Any])
-
-
-def _batched(method: F) -> F:
-    """Mark a method as a policy of many states at a time, for `collect` and for `fit(data, policy=…)`."""
-    method.batched = True  # type: ignore[attr-defined]
-    return method
 
 
 @storable
@@ -367,7 +358,7 @@ class GPTDQ(GreedyQ):
             return answer[0].reshape(shape), answer[1].reshape(shape)
         return answer.reshape(shape)
 
-    @_batched
+    @batched_policy
     def greedy_actions(self, states: ArrayLike) -> NDArray[Any]:
         """The action with the largest posterior mean of Q in each state, the first of several.
 

@@ -63,11 +63,12 @@ class GreedyQ(QEstimator):
         check_model(model, pairs.n_dims - 1, actions.n)
         if self.action_correlation:
             raise ValueError("a fit with a model has no correlation of actions: every action has its own outcome.")
+        ActionPrior(actions.n, self.noise_share)  # refuses shares that are not positive
         rng = np.random.default_rng(self.random_state)
         transitions = ActionTransitions.of(pairs)
         data = model.complete_rows(transitions, np.arange(len(transitions)), None, rng)
         kernel = self.kernel
-        if isinstance(kernel, str):
+        if isinstance(kernel, str) and kernel == "ard":
             kernel = state_kernel(model.space_, unit_relevances(model.space_, data.states), MultiScale)
         kernel = greedy.starting_kernel(kernel, None, data.states)
         assert not callable(self.mean)
@@ -131,5 +132,5 @@ def check_model(model: DynamicsModel, n_dims: int, n_actions: int) -> None:
     if model.n_dims_ != n_dims or model.n_actions_ != n_actions:
         raise ValueError(
             f"the model has {model.n_dims_} state variables and {model.n_actions_} actions, "
-            f"the data have {n_dims} and {n_actions}."
+            f"the data have {n_dims} and {n_actions}. GPTDQ(n_actions=…) says how many there are."
         )

@@ -131,7 +131,8 @@ def as_actor(policy: Policy, n_actions: int, rng: np.random.Generator) -> Actor:
 
     def act(states: Array, _: IntArray) -> IntArray:
         actions = np.asarray(query_policy(policy, states))
-        if actions.shape != (len(states),) or not ((actions >= 0) & (actions < n_actions)).all():
+        is_number = np.isin(actions, np.arange(n_actions))
+        if actions.shape != (len(states),) or not is_number.all():
             raise ValueError(f"the policy must choose among the {n_actions} actions 0 to {n_actions - 1} of the model.")
         return actions.astype(np.int64)
 

@@ -63,7 +63,7 @@ def load(path: str | os.PathLike[str]) -> Any:
 
     Returns
     -------
-    GPTD, GPTDQ or OnlineGPTD
+    GPTD, GPTDQ, OnlineGPTD or DynamicsModel
         Fitted: it predicts what the saved one did. `comparison_` and `thinning_trials_` are not kept.
     """
     path = Path(path)

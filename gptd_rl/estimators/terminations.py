@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-from scipy.spatial import cKDTree
+import scipy  # its submodules are imported at first use
 
 from gptd_rl import linalg
 from gptd_rl.data.state_space import StateSpace
@@ -63,8 +63,8 @@ class Terminations:
     continued: Array | None
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "_ended", cKDTree(self._distances(self.ended)))
-        near = None if self.continued is None else cKDTree(self._distances(self.continued))
+        object.__setattr__(self, "_ended", scipy.spatial.cKDTree(self._distances(self.ended)))
+        near = None if self.continued is None else scipy.spatial.cKDTree(self._distances(self.continued))
         object.__setattr__(self, "_continued", near)
 
     def __call__(self, states: Array) -> BoolArray:
@@ -120,7 +120,7 @@ def _informative_rows(
     """Terminal states, the others nearest to them, and some from all over."""
     x = space.coordinates(reached) * np.sqrt(unit_relevances(space, reached))
     others = np.flatnonzero(~terminated)
-    near = others[np.argsort(cKDTree(x[ended]).query(x[others])[0], kind="stable")[:MAX_NEAR]]
+    near = others[np.argsort(scipy.spatial.cKDTree(x[ended]).query(x[others])[0], kind="stable")[:MAX_NEAR]]
     return np.unique(np.concatenate([ended, near, rng.permutation(others)[:MAX_OTHER]]))
 
 

@@ -11,10 +11,11 @@ from dataclasses import dataclass
 import numpy as np
 
 from gptd_rl.data.action_transitions import ActionTransitions
-from gptd_rl.data.state_space import CLOSE, StateSpace
+from gptd_rl.data.state_space import CLOSE, MIN_AT_BOUND, StateSpace
 from gptd_rl.types import Array, BoolArray
 
-# A state variable has a fixed value at a wall if it varies by less than this share of its standard deviation there.
+# A state variable has a fixed value at a wall if it varies by less than this share of its standard deviation there. In
+# fewer than MIN_AT_BOUND rows nothing varies: then it must also differ this much from what the model expects.
 FIXED = 1e-3
 
 
@@ -76,6 +77,9 @@ def find_walls(space: StateSpace, t: ActionTransitions, changes: Array) -> list[
             continue
         stopped = t.next_states[hit]
         is_fixed = (stopped.std(axis=0) <= FIXED * deviation) & ~space.is_angle
+        if len(stopped) < MIN_AT_BOUND:
+            is_off = (np.abs(stopped - unbounded[hit]) > FIXED * deviation).any(axis=0)
+            is_fixed &= is_off | (np.arange(space.n_dims) == d)
         if is_fixed[d]:
             walls.append(Wall(d, is_upper, edge, slack, is_fixed, stopped.mean(axis=0)))
     return walls

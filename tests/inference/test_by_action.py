@@ -251,3 +251,55 @@ def test_posterior_of_no_pairs_is_empty():
 def test_action_prior_is_checked(options, message):
     with pytest.raises(ValueError, match=message):
         ActionPrior(2, *options)
+
+
+# -------------------------------------------------------------------------------------- a target for every action
+
+
+def completed_data(n: int = 25, m: int = 6):
+    rng = np.random.default_rng(3)
+    x, y = rng.normal(size=(n, 2)), rng.normal(size=(n, N_ACTIONS))
+    return x, y, StateFeatures(make_kernel(2), x[:m])
+
+
+def test_complete_is_the_regression_on_rows_written_out_action_by_action():
+    x, y, features = completed_data()
+    prior, phi = ActionPrior(N_ACTIONS, NOISE_SHARE), features(x)
+    written = ActionRegression.of(np.tile(phi, (N_ACTIONS, 1)), np.repeat(np.arange(N_ACTIONS), len(x)), prior)
+    targets, pairs = y.T.reshape(-1), pairs_at(30)
+    one, other = (
+        ActionPosterior.condition(features, regression, targets, PRIOR_MEAN)
+        for regression in (ActionRegression.complete(phi, prior), written)
+    )
+    for name in ("mean", "variance", "interval_variance", "covariance"):
+        assert_allclose(getattr(one, name)(pairs), getattr(other, name)(pairs), rtol=1e-9, atol=1e-12, err_msg=name)
+    assert_allclose(one.mean_function.weights, other.mean_function.weights, rtol=1e-8, atol=1e-10)
+    assert one.noise_variance == pytest.approx(other.noise_variance, rel=1e-10)
+    model = Model(make_kernel(2), one.noise_variance)
+    assert one.evidence(model).log_likelihood == pytest.approx(other.evidence(model).log_likelihood, rel=1e-9)
+    for a, b in zip(one.regression.all_rows(), written.all_rows(), strict=True):
+        assert_allclose(a, b)
+
+
+def test_samples_of_a_complete_regression_have_the_moments_of_the_posterior():
+    x, y, features = completed_data()
+    regression = ActionRegression.complete(features(x), ActionPrior(N_ACTIONS, NOISE_SHARE))
+    posterior = ActionPosterior.condition(features, regression, y.T.reshape(-1), PRIOR_MEAN)
+    asked, rng, n = x[:5], np.random.default_rng(0), 4000
+    samples = np.stack([posterior.sample_function(rng)(asked) for _ in range(n)])  # [n, 5, A]; in the span of features
+    for a in range(N_ACTIONS):
+        pairs = np.column_stack([asked, np.full(5, a)])
+        std = np.sqrt(posterior.variance(pairs))
+        assert_allclose(samples[:, :, a].mean(axis=0), posterior.mean(pairs), atol=5 * std.max() / np.sqrt(n))
+        assert_allclose(samples[:, :, a].std(axis=0), std, rtol=0.08)  # ±5 standard errors of a standard deviation
+
+
+def test_differences_of_actions_in_a_complete_regression_are_smoothed_differences_of_targets():
+    x, y, features = completed_data()
+    phi = features(x)
+    S = phi @ np.linalg.inv(phi.T @ phi + NOISE_SHARE * np.eye(phi.shape[1])) @ phi.T
+    regression = ActionRegression.complete(phi, ActionPrior(N_ACTIONS, NOISE_SHARE))
+    q = ActionPosterior.condition(features, regression, y.T.reshape(-1), PRIOR_MEAN).q_values(x)
+    for a in range(N_ACTIONS):
+        for b in range(a):
+            assert_allclose(q[:, a] - q[:, b], S @ (y[:, a] - y[:, b]), rtol=1e-8, atol=1e-10)
