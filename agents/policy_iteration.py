@@ -281,6 +281,7 @@ class PolicyIteration(BaseAgent):
         pool.newest_q = NewestQ.of(plan.fit.posterior.mean_function, plan.explorer, targets)
         pool.has_plan = bool(np.ptp(targets) > 0.0)
 
+        pool.is_noisy = bool(model.noise_.any())
         pool.judge(plan.candidates, self.planning.n_kept)
         pool.simulate = self._simulated_return
         self._record(experience, plan.fit, before)

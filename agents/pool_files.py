@@ -74,7 +74,7 @@ def pool_to_dict(pool: PolicyPool, table: QTable) -> dict[str, Any]:
     if isinstance(pool, TrialPool):
         counts = (pool._n_chosen, pool._n_explored)
         kept |= dict(trusts=pool.trusts_model, has_plan=pool.has_plan, counts=counts, verdict=asdict(pool.verdict))
-        kept |= dict(compared=pool.compared, simulates=pool.simulate is not None)
+        kept |= dict(compared=pool.compared, simulates=pool.simulate is not None, is_noisy=pool.is_noisy)
     return kept
 
 
@@ -94,6 +94,7 @@ def restore_pool(pool: PolicyPool, kept: dict[str, Any], table: QTable) -> None:
         pool.trusts_model, pool.has_plan = bool(kept["trusts"]), bool(kept["has_plan"])
         pool._n_chosen, pool._n_explored = (int(count) for count in kept["counts"])
         pool.verdict = Verdict(**kept["verdict"])
+        pool.is_noisy = bool(kept["is_noisy"])
         pool.compared = [(int(policy), float(d), float(total)) for policy, d, total in kept["compared"]]
 
 

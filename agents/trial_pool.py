@@ -22,7 +22,7 @@ import numpy as np
 from gptd_rl.agents.policy_pool import Episode, EpisodeState, PolicyPool, PolicyRecord, StateValues
 from gptd_rl.types import Array
 
-N_COMPARED = 12  # latest episodes by which trials are judged
+N_COMPARED = 6  # latest episodes by which trials are judged
 N_TESTED = 3  # policies with episodes that are tried again, the latest ones
 MIN_FOR_VERDICT = 4  # episodes that must be off before the model is called useless
 USELESS = 0.5  # typical |d| as a share of the spread of returns
@@ -85,6 +85,7 @@ class TrialPool(PolicyPool):
     def __init__(self) -> None:
         super().__init__()
         self.trusts_model = False
+        self.is_noisy = False  # whether returns of one policy from one state differ
         self.has_plan = False  # whether the values of the last plan differ at all
         self.verdict = Verdict()
         self.compared: list[tuple[int, float, float]] = []  # policy, difference and return of the latest episodes
@@ -101,7 +102,7 @@ class TrialPool(PolicyPool):
         n_kept : int
             Candidates to try again next time, beside those with episodes.
         """
-        self.verdict = _verdict(self.compared)
+        self.verdict = _verdict(self.compared, self.is_noisy)
         for record in candidates:
             record.score = _score(record, self.verdict)
         ranked = sorted(candidates, key=lambda record: -record.score)
@@ -169,15 +170,17 @@ class TrialPool(PolicyPool):
         return share
 
 
-def _verdict(compared: Sequence[tuple[int, float, float]]) -> Verdict:
+def _verdict(compared: Sequence[tuple[int, float, float]], is_noisy: bool) -> Verdict:
     """How wrong the trials of the latest episodes were; policies by the transitions they were learnt from."""
     if not compared:
         return Verdict()
     policies, every, returns = (np.array(column) for column in zip(*compared, strict=True))
     groups = [every[policies == policy] for policy in np.unique(policies)]
     squares = sum(float(((d - d.mean()) ** 2).sum()) for d in groups)
-    # One more degree of freedom with the mean square of all: few episodes of a policy tell little of s².
-    within = (squares + float((every**2).mean())) / (len(every) - len(groups) + 1)
+    if is_noisy:  # one more degree of freedom with the mean square of all: few episodes tell little of s²
+        within = (squares + float((every**2).mean())) / (len(every) - len(groups) + 1)
+    else:
+        within = squares / max(1, len(every) - len(groups))
     noise = within * float(np.mean([1.0 / len(d) for d in groups]))
     between = max(0.0, float(np.mean([d.mean() ** 2 for d in groups])) - noise)
     spread = float(np.ptp(returns))
