@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from abc import ABC, abstractmethod
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import gymnasium as gym
 import numpy as np
@@ -80,18 +80,16 @@ class BaseAgent(ABC):
         self.model_errors_: list[ModelErrors] = []
         self._planner = Planner(planning)
         self._preliminary: tuple[int, StateValues] | None = None  # transitions, and Q before the first improvement
-        self.num_timesteps = 0
-        self.env: Any = None
-        self.observation_space: Any = None
-        self.action_space: Any = None
+        self.env = self.observation_space = self.action_space = cast(Any, None)
         self._actions: ActionSet | None = None
         self._buffer: ReplayBuffer | None = None
         self._selection: KernelSelection | None = None
-        self._n_selected = self._n_fitted = 0  # transitions at the last selection of a kernel, and at the last fit
+        self.num_timesteps = self._n_selected = self._n_fitted = (
+            0  # transitions made, and at the last selection of a kernel, and at the last fit
+        )
         self._n_streams = 0  # environments that were reset so far, and batches
         self._rng = np.random.default_rng(self.seed)
-        self._logger: Any = None
-        self._logger_is_given = False
+        self._logger, self._logger_is_given = cast(Any, None), False
 
     @abstractmethod
     def _simulated_return(self, record: PolicyRecord, start: Array) -> float:

@@ -104,7 +104,7 @@ class Planning:
 
 
 @dataclass(frozen=True, eq=False)
-class Plan:
+class Improvement:
     """Result of an improvement.
 
     Attributes
@@ -159,7 +159,7 @@ class Planner:
         known: Sequence[PolicyRecord],
         explorer: StateValues | None,
         rng: np.random.Generator,
-    ) -> Plan:
+    ) -> Improvement:
         """Plan, try, and plan again.
 
         Parameters
@@ -199,7 +199,7 @@ class Planner:
         starts: Array,
         known: Sequence[PolicyRecord],
         rng: np.random.Generator,
-    ) -> Plan:
+    ) -> Improvement:
         """Fit Q for all settings, and try the greedy policies."""
         planning, problems = self.planning, dict[float, CompletedProblem]()
 
@@ -225,7 +225,7 @@ class Planner:
         ]
         candidates = self._try(model, [*known, *new], starts, rng) if planning.trial else [*new[:1], *known]
         explorer = self._acting(model, optimistic, planning.exploring)
-        return Plan(candidates, explorer, replace(first, selection=selection))
+        return Improvement(candidates, explorer, replace(first, selection=selection))
 
     def _start_values(self, data: CompletedTransitions) -> Array | None:
         """V of the next states by the Q before, of shape (n, n_actions)."""

@@ -1,4 +1,4 @@
-"""Learn how MountainCar moves from 600 random steps and one episode, then drive in the model instead of the environment.
+"""Learn how MountainCar moves from 600 random steps and one episode, then drive in the model.
 
 A dynamics model is useful by itself: it predicts with error bars, tells how wrong it was on other data, and runs any
 policy from any state.

@@ -2,7 +2,7 @@
 
 Relevances come from the evidence of a regression on the labels, the boundary from the logistic likelihood. Where no
 reward is positive, an end is the best that can happen, and a planner seeks every state that is wrongly called terminal.
-There a state counts as terminal only if a terminal state that was reached is much nearer than any other.
+There a state counts as terminal only if the nearest state that was reached was terminal, too.
 """
 
 from __future__ import annotations
@@ -32,8 +32,6 @@ PRIOR_VARIANCE = 1e4  # of the logit: the boundary may be sharp
 GROWTH = 1.5
 # Where ends are sought, a state is terminal if its logit is larger than this.
 SOUGHT_LOGIT = 1.0
-# ... and the nearest terminal state is nearer than this share of the distance to the nearest other one.
-NEARER = 0.5
 
 
 @dataclass(frozen=True, eq=False)
@@ -73,7 +71,7 @@ class Terminations:
         if self._continued is not None and is_terminal.any():  # type: ignore[attr-defined]
             x = self._distances(states[is_terminal])
             nearest = [tree.query(x)[0] for tree in (self._ended, self._continued)]  # type: ignore[attr-defined]
-            is_terminal[is_terminal] = nearest[0] < NEARER * nearest[1]
+            is_terminal[is_terminal] = nearest[0] < nearest[1]
         return is_terminal
 
     def rewards_at(self, states: Array) -> Array:
