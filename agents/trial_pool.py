@@ -15,7 +15,7 @@ alone, as in `PolicyPool`.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -66,7 +66,7 @@ class Served:
         Why it is served, in one sentence.
     """
 
-    q: StateValues
+    q: StateValues = field(repr=False)
     n_transitions: int
     trial_return: float
     measured_returns: Array
@@ -126,11 +126,9 @@ class TrialPool(PolicyPool):
         """Why the incumbent is served."""
         if not self.trusts_model:
             return super().reason
-        n, others = len(self.incumbent.episodes), len(self.records) - 1
-        measured = f", corrected by {self.verdict.n_episodes} measured episodes" if self.verdict.n_episodes else ""
-        return (
-            f"best simulated return of the last candidates{measured}; {n} episodes of its own, {others} kept beside it"
-        )
+        n = self.verdict.n_episodes
+        measured = f"; trials are corrected by the last {n} measured episodes" if n > 1 else ""
+        return f"the best simulated return of all candidates, or not credibly worse{measured}"
 
     def add_episode(self, policy: PolicyRecord | None, episode: Episode) -> None:
         """Add an episode; the incumbent is selected with the next improvement, unless the model is not trusted."""
