@@ -78,7 +78,7 @@ def planning_states(
     extra = []
     if counts.perturbed and not space.circles:
         x = alive[rng.integers(len(alive), size=counts.perturbed)]
-        extra.append(space.move(x, PERTURBATION * alive.std(axis=0) * rng.standard_normal(x.shape)))
+        extra.append(space.perturbed(x, PERTURBATION * alive.std(axis=0) * rng.standard_normal(x.shape)))
     if counts.rollout:
         extra.append(_rollout(model, counts.rollout, alive, starts, policies, rng))
     if counts.simulated and simulated is not None:

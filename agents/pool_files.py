@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from gptd_rl.agents.policy_pool import Episode, NewestQ, PolicyPool, PolicyRecord, StateValues
-from gptd_rl.agents.trial_pool import TrialPool, Verdict
+from gptd_rl.agents.trial_pool import TrialPool
 from gptd_rl.inference.by_action import QFunction
 from gptd_rl.kernels import registry
 
@@ -73,8 +73,10 @@ def pool_to_dict(pool: PolicyPool, table: QTable) -> dict[str, Any]:
         kept["incumbent_record"] = _describe(pool.incumbent, table)
     if isinstance(pool, TrialPool):
         counts = (pool._n_chosen, pool._n_explored)
-        kept |= dict(trusts=pool.trusts_model, has_plan=pool.has_plan, counts=counts, verdict=asdict(pool.verdict))
-        kept |= dict(compared=pool.compared, simulates=pool.simulate is not None, is_noisy=pool.is_noisy)
+        kept |= dict(trusts=pool.trusts_model, has_plan=pool.has_plan, counts=counts, is_noisy=pool.is_noisy)
+        kept |= dict(compared=pool.compared, simulates=pool.simulate is not None)
+        # null: no episode yet
+        kept["return_range"] = pool.return_range if np.isfinite(pool.return_range).all() else None
     return kept
 
 
@@ -93,9 +95,11 @@ def restore_pool(pool: PolicyPool, kept: dict[str, Any], table: QTable) -> None:
     if isinstance(pool, TrialPool):
         pool.trusts_model, pool.has_plan = bool(kept["trusts"]), bool(kept["has_plan"])
         pool._n_chosen, pool._n_explored = (int(count) for count in kept["counts"])
-        pool.verdict = Verdict(**kept["verdict"])
         pool.is_noisy = bool(kept["is_noisy"])
-        pool.compared = [(int(policy), float(d), float(total)) for policy, d, total in kept["compared"]]
+        pool.compared = [(int(policy), float(d)) for policy, d in kept["compared"]]
+        if kept["return_range"] is not None:
+            low, high = kept["return_range"]
+            pool.return_range = float(low), float(high)
 
 
 def _describe(record: PolicyRecord, table: QTable) -> dict[str, Any]:

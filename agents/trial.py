@@ -24,7 +24,7 @@ def start_states(model: DynamicsModel, starts: Array, n: int, rng: np.random.Gen
     k, n_dims = starts.shape
     x = starts[rng.integers(k, size=n)]
     width = (4.0 / ((n_dims + 2.0) * k)) ** (1.0 / (n_dims + 4.0)) * starts.std(axis=0)
-    moved = model.space_.move(x, width * rng.standard_normal(x.shape))
+    moved = model.space_.perturbed(x, width * rng.standard_normal(x.shape))
     if model.space_.circles:
         return moved
     near = np.clip(moved, starts.min(axis=0) - width, starts.max(axis=0) + width)

@@ -25,7 +25,7 @@ from gptd_rl.types import Array
 N_COMPARED = 6  # latest episodes by which trials are judged
 N_TESTED = 3  # policies with episodes that are tried again, the latest ones
 MIN_FOR_VERDICT = 4  # episodes that must be off before the model is called useless
-USELESS = 0.5  # typical |d| as a share of the spread of returns
+USELESS = 0.5  # typical |d| as a share of the range of all returns so far
 
 
 @dataclass(frozen=True)
@@ -87,10 +87,15 @@ class TrialPool(PolicyPool):
         self.trusts_model = False
         self.is_noisy = False  # whether returns of one policy from one state differ
         self.has_plan = False  # whether the values of the last plan differ at all
-        self.verdict = Verdict()
-        self.compared: list[tuple[int, float, float]] = []  # policy, difference and return of the latest episodes
+        self.compared: list[tuple[int, float]] = []  # policy and difference of the latest episodes
+        self.return_range = np.inf, -np.inf  # smallest and largest return of all episodes
         self.simulate: Callable[[PolicyRecord, Array], float] | None = None  # one return in the model, from a state
         self._n_chosen = self._n_explored = 0  # episodes since the last improvement
+
+    @property
+    def verdict(self) -> Verdict:
+        """How wrong the trials of the latest episodes were."""
+        return _verdict(self.compared, self.is_noisy, self.return_range)
 
     def judge(self, candidates: Sequence[PolicyRecord], n_kept: int) -> None:
         """Adopt candidates with trials and select the incumbent.
@@ -102,9 +107,9 @@ class TrialPool(PolicyPool):
         n_kept : int
             Candidates to try again next time, beside those with episodes.
         """
-        self.verdict = _verdict(self.compared, self.is_noisy)
+        verdict = self.verdict
         for record in candidates:
-            record.score = _score(record, self.verdict)
+            record.score = _score(record, verdict)
         ranked = sorted(candidates, key=lambda record: -record.score)
         tested = [record for record in candidates if record.episodes]
         tested = sorted(tested, key=lambda record: -record.n_transitions)[:N_TESTED]
@@ -135,8 +140,8 @@ class TrialPool(PolicyPool):
         is_test = policy is not None and policy.q is not None and not policy.explores
         if policy is not None and is_test and self.simulate is not None:
             episode = replace(episode, difference=episode.total - self.simulate(policy, episode.start))
-            number = policy.n_transitions
-            self.compared = [*self.compared, (number, episode.difference, episode.total)][-N_COMPARED:]
+            self.compared = [*self.compared, (policy.n_transitions, episode.difference)][-N_COMPARED:]
+        self.return_range = min(self.return_range[0], episode.total), max(self.return_range[1], episode.total)
         if not self.trusts_model:
             super().add_episode(policy, episode)
             return
@@ -168,11 +173,11 @@ class TrialPool(PolicyPool):
         return share
 
 
-def _verdict(compared: Sequence[tuple[int, float, float]], is_noisy: bool) -> Verdict:
+def _verdict(compared: Sequence[tuple[int, float]], is_noisy: bool, return_range: tuple[float, float]) -> Verdict:
     """How wrong the trials of the latest episodes were; policies by the transitions they were learnt from."""
     if not compared:
         return Verdict()
-    policies, every, returns = (np.array(column) for column in zip(*compared, strict=True))
+    policies, every = (np.array(column) for column in zip(*compared, strict=True))
     groups = [every[policies == policy] for policy in np.unique(policies)]
     squares = sum(float(((d - d.mean()) ** 2).sum()) for d in groups)
     if is_noisy:  # one more degree of freedom with the mean square of all: few episodes tell little of s²
@@ -181,7 +186,7 @@ def _verdict(compared: Sequence[tuple[int, float, float]], is_noisy: bool) -> Ve
         within = squares / max(1, len(every) - len(groups))
     noise = within * float(np.mean([1.0 / len(d) for d in groups]))
     between = max(0.0, float(np.mean([d.mean() ** 2 for d in groups])) - noise)
-    spread = float(np.ptp(returns))
+    spread = max(0.0, return_range[1] - return_range[0])
     is_off = len(every) >= MIN_FOR_VERDICT and float(np.median(np.abs(every))) > USELESS * spread > 0.0
     return Verdict(within, between, len(every), is_off)
 

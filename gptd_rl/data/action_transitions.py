@@ -69,6 +69,8 @@ class CompletedTransitions:
         How little is known of the expected rewards; 0 for those that were received.
     discounts : ndarray of shape (n, n_actions)
         γ; 0 where the next state is terminal.
+    may_end : ndarray of shape (n, n_actions)
+        Whether the next state is terminal, or possibly so.
     terminal_states : ndarray of shape (k, n_dims)
         States whose value is known to be 0.
     gamma : float
@@ -82,6 +84,7 @@ class CompletedTransitions:
     rewards: Array
     reward_std: Array
     discounts: Array
+    may_end: BoolArray
     terminal_states: Array
     gamma: float
     n_real: int
@@ -94,6 +97,10 @@ class CompletedTransitions:
     def n_actions(self) -> int:
         """Number of actions."""
         return int(self.rewards.shape[1])
+
+    def cautious_discounts(self, caution: float) -> Array:
+        """Discounts; with a negative caution also 0 where the next state is possibly terminal, (n, n_actions)."""
+        return np.where(self.may_end, 0.0, self.discounts) if caution < 0.0 else self.discounts
 
     def cautious_rewards(self, caution: float) -> Array:
         """Rewards less `caution` standard deviations, by at most the range of rewards, of shape (n, n_actions).

@@ -16,6 +16,8 @@ MARGIN = 0.1
 CLOSE, MIN_AT_BOUND = 1e-6, 3
 # Two neighbouring inputs are cosine and sine if their squares sum to 1 this closely, in every state.
 ON_CIRCLE = 1e-3
+# An input is discrete if it has at most this many distinct values for each state.
+DISTINCT = 0.1
 # An input whose bounds are ±π this closely is an angle.
 IS_PI = 1e-3
 
@@ -34,6 +36,8 @@ class StateSpace:
         Whether the end of the visited range is a bound, at which the state variable stops.
     is_angle : ndarray of shape (n_dims,)
         Inputs with bounds ±π: they wrap around.
+    is_discrete : ndarray of shape (n_dims,)
+        Inputs with few values, such as integers, which are not to be perturbed.
     circles : tuple of int
         First column of each pair (cos φ, sin φ).
     """
@@ -45,6 +49,7 @@ class StateSpace:
     stops_low: BoolArray
     stops_high: BoolArray
     is_angle: BoolArray
+    is_discrete: BoolArray
     circles: tuple[int, ...]
 
     @classmethod
@@ -62,9 +67,13 @@ class StateSpace:
                 circles.append(int(i))
         lowest, highest = states.min(axis=0), states.max(axis=0)
         slack = CLOSE * (highest - lowest)
-        stops_low = _is_bound(states, lowest, low, slack) & ~is_angle
-        stops_high = _is_bound(states, highest, high, slack) & ~is_angle
-        return cls(low, high, lowest, highest, stops_low, stops_high, is_angle, tuple(circles))
+        turns = is_angle.copy()  # what goes round does not stop at the end of its range
+        turns[[i + k for i in circles for k in (0, 1)]] = True
+        stops_low = _is_bound(states, lowest, low, slack) & ~turns
+        stops_high = _is_bound(states, highest, high, slack) & ~turns
+        n_distinct = np.array([len(np.unique(column)) for column in states.T])
+        is_discrete = n_distinct <= DISTINCT * len(states)
+        return cls(low, high, lowest, highest, stops_low, stops_high, is_angle, is_discrete, tuple(circles))
 
     @property
     def n_dims(self) -> int:
@@ -103,6 +112,10 @@ class StateSpace:
             pair = moved[..., i : i + 2]
             pair /= np.maximum(np.sqrt((pair**2).sum(axis=-1, keepdims=True)), np.finfo(np.float64).tiny)
         return moved
+
+    def perturbed(self, states: Array, noise: Array) -> Array:
+        """States with noise of shape (..., n_dims) added, but for discrete inputs."""
+        return self.move(states, np.where(self.is_discrete, 0.0, noise))
 
     def is_outside(self, states: Array, margin: float) -> BoolArray:
         """Whether states left the visited range by more than a share `margin` of it, of shape (n,)."""

@@ -100,28 +100,30 @@ class CompletedProblem:
         values : ndarray of shape (n, n_actions), optional
             V of the next states to start from; the largest possible ones by default.
         caution : float
-            Rewards are taken to be so many standard deviations smaller than expected, where they are not known.
+            Rewards are taken to be so many standard deviations smaller than expected, where they are not known. If it
+            is negative, they are taken to be larger, and possible ends to be ends.
         """
-        data, rewards = self.data, self.data.cautious_rewards(caution)
+        data, rewards, discounts = self.data, self.data.cautious_rewards(caution), self.data.cautious_discounts(caution)
         low, high = value_range(rewards, data.gamma)
         n, n_actions = data.rewards.shape
         factor = linalg.cholesky(lambda: self.gram + noise_share * np.eye(len(self.gram)))
         rows32, terminal = self.rows[:n].astype(np.float32), self.rows[n:].sum(axis=0)
-        is_alive = data.discounts > 0.0
+        is_alive = discounts > 0.0
         values = np.where(is_alive, high if values is None else np.clip(values, low, high), 0.0)
         n_sweeps, change = 0, np.inf
         while n_sweeps < MAX_SWEEPS and change > CONVERGED * max(float(values.std()), CONVERGED):
             n_sweeps += 1
             # y_a = r_a + γ V(x'_a)
-            targets = rewards + data.discounts * values
+            targets = rewards + discounts * values
             mu = _number(prior_mean, targets, high)
             # w_a = (ΦᵀΦ + λI)⁻¹ (Φᵀ(y_a − μ) + Φ_Tᵀ(0 − μ))
             right = (rows32.T @ (targets - mu).astype(np.float32)).astype(np.float64) - mu * terminal[:, None]
             w = linalg.solve(factor, right).astype(np.float32)  # [m, |A|]
-            improved = soften(mu + (self.next_rows @ w).astype(np.float64), softness).reshape(n, n_actions)
+            q = (w.T @ self.next_rows.T).astype(np.float64)  # [|A|, n·|A|]: an action a row is fast to reduce
+            improved = soften(mu + q, softness, axis=0).reshape(n, n_actions)
             improved = np.where(is_alive, np.clip(improved, low, high), 0.0)
             change, values = float(np.abs(improved - values).mean()), improved
-        targets = rewards + data.discounts * values
+        targets = rewards + discounts * values
         states = np.concatenate([data.states, data.terminal_states])
         return CompletedFit(self._condition(targets, mu, noise_share), n_sweeps, None, values, states)
 
@@ -200,9 +202,9 @@ def select_by_values(problem: CompletedProblem, fit: CompletedFit, rng: np.rando
     return select_kernel(kernel, data.states[: data.n_real], one_action, v, prior, rng)
 
 
-def soften(q: Array, softness: float) -> Array:
-    """V = (1−ε) max_a Q_a + ε mean_a Q_a, of shape (n,), for Q of shape (n, n_actions)."""
-    return np.asarray((1.0 - softness) * q.max(axis=1) + softness * q.mean(axis=1))
+def soften(q: Array, softness: float, axis: int = 1) -> Array:
+    """V = (1−ε) max_a Q_a + ε mean_a Q_a, of shape (n,), for Q of shape (n, n_actions), or its transpose (axis 0)."""
+    return np.asarray((1.0 - softness) * q.max(axis=axis) + softness * q.mean(axis=axis))
 
 
 def _number(prior_mean: float | PriorMean, targets: Array, largest: float) -> float:

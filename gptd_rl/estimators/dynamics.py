@@ -30,7 +30,7 @@ from gptd_rl.estimators.terminations import Terminations, fit_terminations
 from gptd_rl.estimators.walls import find_walls, stopped_rows
 from gptd_rl.exceptions import NotFittedError
 from gptd_rl.threads import one_blas_thread
-from gptd_rl.types import Array, IntArray, Policy
+from gptd_rl.types import Array, BoolArray, IntArray, Policy
 
 # A kernel is selected again when the data have grown by this factor, if `warm_start`.
 GROWTH = 2
@@ -146,6 +146,7 @@ class DynamicsModel(Parameters, DynamicsFiles):
             transitions.next_states,
             transitions.terminated,
             transitions.rewards,
+            transitions.gamma,
             self.subset_size,
             self.terminations_ if fitted and not select else None,
             rng,
@@ -325,11 +326,26 @@ class DynamicsModel(Parameters, DynamicsFiles):
             outcome, x = outcome + self.outcomes(more, self.sample_residuals(len(more), rng)), np.concatenate([x, more])
         doubt = self.reward_doubt(x, np.where(outcome.terminated, 0.0, 1.0))
         doubt[everyone, a] = 0.0
-        discounts = np.where(outcome.terminated, 0.0, t.gamma)
-        terminal = t.next_states[t.terminated][-MAX_TERMINAL:]
+        may_end = self._possible_ends(outcome)
+        may_end[everyone, a] = t.terminated[rows]
         return CompletedTransitions(
-            x, outcome.next_states, outcome.rewards, doubt, discounts, terminal, t.gamma, len(rows)
+            states=x,
+            next_states=outcome.next_states,
+            rewards=outcome.rewards,
+            reward_std=doubt,
+            discounts=np.where(outcome.terminated, 0.0, t.gamma),
+            may_end=may_end,
+            terminal_states=t.next_states[t.terminated][-MAX_TERMINAL:],
+            gamma=t.gamma,
+            n_real=len(rows),
         )
+
+    def _possible_ends(self, outcome: Outcomes) -> BoolArray:
+        """Whether outcomes end, certainly or possibly, of shape (n, n_actions)."""
+        if self.terminations_ is None:
+            return outcome.terminated.copy()
+        reached = outcome.next_states.reshape(-1, self.n_dims_)
+        return outcome.terminated | self.terminations_.both(reached)[1].reshape(outcome.terminated.shape)
 
     def reward_doubt(self, x: Array, weights: Array) -> Array:
         """Standard deviation of the expected reward of every action, times weights, of shape (n, n_actions)."""

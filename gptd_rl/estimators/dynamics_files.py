@@ -21,8 +21,9 @@ from gptd_rl.inference.by_action import QFunction
 from gptd_rl.selection.regression import KernelSelection, RegressionTargets
 from gptd_rl.types import Array
 
-SPACE = ("low", "high", "lowest", "highest", "stops_low", "stops_high", "is_angle")
+SPACE = ("low", "high", "lowest", "highest", "stops_low", "stops_high", "is_angle", "is_discrete")
 LINEAR = ("centre", "scale", "coefficients")
+ENDS = ("ended", "rewards", "is_sought", "low", "high")
 WALL = ("input", "is_upper", "edge", "slack", "is_fixed", "values")
 
 
@@ -105,10 +106,8 @@ def _describe(ends: Terminations | None, arrays: dict[str, Any]) -> dict[str, An
     """Description of a classifier; its arrays go to `arrays`."""
     if ends is None:
         return None
-    arrays |= dict(ends_states=ends.ended, ends_rewards=ends.rewards)
+    arrays |= {f"ends_{name}": getattr(ends, name) for name in ENDS}
     arrays |= dict(ends_inducing_points=ends.logit.inducing_points, ends_weights=ends.logit.weights)
-    if ends.continued is not None:
-        arrays["ends_continued"] = ends.continued
     return dict(selection=ends.selection.to_dict(), n_selected=ends.n_selected)
 
 
@@ -117,5 +116,5 @@ def _terminations(space: StateSpace, kept: dict[str, Any] | None, arrays: dict[s
         return None
     selection = KernelSelection.from_dict(kept["selection"])
     logit = QFunction(selection.kernel, arrays["ends_inducing_points"], arrays["ends_weights"], 0.0)
-    ended, rewards, continued = arrays["ends_states"], arrays["ends_rewards"], arrays.get("ends_continued")
-    return Terminations(space, logit, selection, int(kept["n_selected"]), ended, rewards, continued)
+    own = {name: arrays[f"ends_{name}"] for name in ENDS}
+    return Terminations(space, logit, selection, int(kept["n_selected"]), **own)

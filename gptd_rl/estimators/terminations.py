@@ -1,13 +1,17 @@
 """Which states are terminal: Gaussian-process classification of the states that transitions reached.
 
-Relevances come from the evidence of a regression on the labels, the boundary from the logistic likelihood. Where no
-reward is positive, an end is the best that can happen, and a planner seeks every state that is wrongly called terminal.
-There a state counts as terminal only if the nearest state that was reached was terminal, too.
+Relevances come from the evidence of a regression on the labels, the boundary from the logistic likelihood.
+
+An end is sought if it is worth more than going on, as the goal of a shortest path is. A planner finds every state that
+is wrongly called terminal there, so a sought end must be certain: within the range of the terminal states that were
+reached. Others are possible ends: who explores takes them for ends, and so finds out.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
 
 import numpy as np
 import scipy  # its submodules are imported at first use
@@ -30,8 +34,10 @@ STARTS = ((0.1, 1e-2), (0.5, 1e-1))
 PRIOR_VARIANCE = 1e4  # of the logit: the boundary may be sharp
 # The kernel is selected again once there are this many times as many terminal states.
 GROWTH = 1.5
-# Where ends are sought, a state is terminal if its logit is larger than this.
-SOUGHT_LOGIT = 1.0
+# The range of n terminal states is extended on both sides by this share of it, or by 3/(n − 1) if that is more: for
+# uniform ones e⁻³ is the probability that the next exceeds that. And by this share of the standard deviation of all
+# states, because next states are predicted with errors.
+EXTENSION, SLACK = 0.5, 0.1
 
 
 @dataclass(frozen=True, eq=False)
@@ -48,8 +54,10 @@ class Terminations:
     n_selected : int
     ended, rewards : ndarray of shape (k, n_dims) and (k,)
         Terminal states that were reached, and the rewards on the way there.
-    continued : ndarray of shape (l, n_dims) or None
-        Other states that were reached, if the nearest one must be terminal.
+    is_sought : ndarray of shape (k,)
+        Which of them are worth more than going on.
+    low, high : ndarray of shape (n_coordinates,)
+        Range of certain ends.
     """
 
     space: StateSpace
@@ -58,25 +66,36 @@ class Terminations:
     n_selected: int
     ended: Array
     rewards: Array
-    continued: Array | None
+    is_sought: BoolArray
+    low: Array
+    high: Array
 
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "_ended", scipy.spatial.cKDTree(self._distances(self.ended)))
-        near = None if self.continued is None else scipy.spatial.cKDTree(self._distances(self.continued))
-        object.__setattr__(self, "_continued", near)
+    @cached_property
+    def _tree(self) -> Any:
+        return scipy.spatial.cKDTree(self._distances(self.ended))
 
     def __call__(self, states: Array) -> BoolArray:
-        """Whether each state is terminal, of shape (n,)."""
-        is_terminal = np.asarray(self.logit(states)[:, 0] > (0.0 if self.continued is None else SOUGHT_LOGIT))
-        if self._continued is not None and is_terminal.any():  # type: ignore[attr-defined]
-            x = self._distances(states[is_terminal])
-            nearest = [tree.query(x)[0] for tree in (self._ended, self._continued)]  # type: ignore[attr-defined]
-            is_terminal[is_terminal] = nearest[0] < nearest[1]
-        return is_terminal
+        """Whether each state is terminal, of shape (n,); sought ends if they are certain."""
+        return self.both(states)[0]
+
+    def both(self, states: Array) -> tuple[BoolArray, BoolArray]:
+        """Whether each state is certainly, and possibly, terminal, each of shape (n,); ends not sought are both."""
+        is_possible = np.asarray(self.logit(states)[:, 0] > 0.0)
+        is_certain = is_possible.copy()
+        if is_possible.any() and self.is_sought.any():
+            x = states[is_possible]
+            coordinates = self.space.coordinates(x)
+            within = ((coordinates >= self.low) & (coordinates <= self.high)).all(axis=1)
+            is_certain[is_possible] = within | ~self.is_sought[self._nearest(x)]
+        return is_certain, is_possible
 
     def rewards_at(self, states: Array) -> Array:
         """Reward on entering terminal states: that of the nearest one known, of shape (n,)."""
-        return np.asarray(self.rewards[self._ended.query(self._distances(states))[1]])  # type: ignore[attr-defined]
+        return np.asarray(self.rewards[self._nearest(states)])
+
+    def _nearest(self, states: Array) -> IntArray:
+        """Number of the nearest terminal state that was reached, of shape (n,)."""
+        return np.asarray(self._tree.query(self._distances(states))[1])
 
     def _distances(self, states: Array) -> Array:
         """Coordinates in which the ordinary distance is that of the kernel."""
@@ -90,11 +109,15 @@ def fit_terminations(
     reached: Array,
     terminated: BoolArray,
     rewards: Array,
+    gamma: float,
     n_inducing: int,
     before: Terminations | None,
     rng: np.random.Generator,
 ) -> Terminations | None:
-    """Fit a classifier to the states that transitions reached, of shape (n, n_dims); None if none was terminal."""
+    """Fit a classifier to the states that transitions reached, of shape (n, n_dims); None if none was terminal.
+
+    An end is sought if its reward exceeds what going on is worth with the mean reward: r > r̄/(1−γ).
+    """
     if not terminated.any():
         return None
     ended = np.flatnonzero(terminated)
@@ -108,8 +131,29 @@ def fit_terminations(
     w = logistic_mode(features(reached[rows]), terminated[rows], PRIOR_VARIANCE)
     weights = linalg.half_solve_transposed(features.L, w[:, None])
     logit = QFunction(selection.kernel, features.inducing_points, weights, 0.0)
-    continued = reached[~terminated] if float(rewards.max()) <= 0.0 else None
-    return Terminations(space, logit, selection, n_selected, reached[ended], rewards[ended], continued)
+    is_sought = (1.0 - gamma) * rewards[ended] > rewards[~terminated].mean() if not terminated.all() else ended < 0
+    low, high = _range(space, reached, ended[is_sought])
+    return Terminations(
+        space,
+        logit,
+        selection,
+        n_selected,
+        reached[ended],
+        rewards[ended],
+        is_sought,
+        low,
+        high,
+    )
+
+
+def _range(space: StateSpace, reached: Array, ended: IntArray) -> tuple[Array, Array]:
+    """Range of the coordinates of certain ends, each of shape (n_coordinates,)."""
+    coordinates, n = space.coordinates(reached), len(ended)
+    if n == 0:
+        return np.full(coordinates.shape[1], np.inf), np.full(coordinates.shape[1], -np.inf)
+    low, high = coordinates[ended].min(axis=0), coordinates[ended].max(axis=0)
+    extension = max(EXTENSION, 3.0 / max(1, n - 1)) * (high - low) + SLACK * coordinates.std(axis=0)
+    return low - extension, high + extension
 
 
 def _informative_rows(

@@ -15,8 +15,9 @@ from gptd_rl.data.state_space import CLOSE, MIN_AT_BOUND, StateSpace
 from gptd_rl.types import Array, BoolArray
 
 # A state variable has a fixed value at a wall if it varies by less than this share of its standard deviation there. In
-# fewer than MIN_AT_BOUND rows nothing varies: then it must also differ this much from what the model expects.
-FIXED = 1e-3
+# fewer than MIN_AT_BOUND rows nothing varies: then it must also differ by more than that from what the model expects,
+# and by this many times the 90 % quantile of the errors in all other rows.
+FIXED, OUTLYING = 1e-3, 10.0
 
 
 @dataclass(frozen=True, eq=False)
@@ -78,7 +79,9 @@ def find_walls(space: StateSpace, t: ActionTransitions, changes: Array) -> list[
         stopped = t.next_states[hit]
         is_fixed = (stopped.std(axis=0) <= FIXED * deviation) & ~space.is_angle
         if len(stopped) < MIN_AT_BOUND:
-            is_off = (np.abs(stopped - unbounded[hit]) > FIXED * deviation).any(axis=0)
+            errors = np.abs(space.difference(t.next_states, unbounded))
+            usual = np.quantile(errors[~at], 0.9, axis=0) if not at.all() else np.zeros(space.n_dims)
+            is_off = (errors[hit] > np.maximum(FIXED * deviation, OUTLYING * usual)).any(axis=0)
             is_fixed &= is_off | (np.arange(space.n_dims) == d)
         if is_fixed[d]:
             walls.append(Wall(d, is_upper, edge, slack, is_fixed, stopped.mean(axis=0)))

@@ -12,7 +12,7 @@ from gptd_rl.agents import PolicyIteration
 from gptd_rl.agents.lookahead import Lookahead
 from gptd_rl.agents.planning import Planning, Setting, planning_from_dict
 from gptd_rl.agents.planning_states import StateCounts
-from gptd_rl.agents.policy_pool import Episode, PolicyRecord
+from gptd_rl.agents.policy_pool import Episode, NewestQ, PolicyRecord
 from gptd_rl.agents.trial import simulated_returns, start_states
 from gptd_rl.agents.trial_pool import TrialPool, Verdict
 from gptd_rl.estimators.dynamics import DynamicsModel
@@ -190,12 +190,12 @@ def test_judge_takes_the_best_trial_if_the_model_is_right():
 def test_judge_wants_measured_episodes_if_trials_were_wrong():
     pool = TrialPool()
     tested = record(10.0, 0.0, 0.0, 0.0, n_transitions=1)
-    pool.compared = [(1, 0.0, 10.0)] * 3 + [(2, -80.0, -70.0), (3, -90.0, -60.0), (4, -85.0, -75.0)]
+    pool.compared, pool.return_range = [(1, 0.0)] * 3 + [(2, -80.0), (3, -90.0), (4, -85.0)], (-75.0, 10.0)
     new = record(15.0, n_transitions=5)
     pool.judge([tested, new], n_kept=1)
     assert pool.verdict.between > 40.0**2
     assert pool.incumbent is tested and new.score < tested.score
-    pool.compared = [(n, 0.1, 10.0) for n in range(6)]
+    pool.compared = [(n, 0.1) for n in range(6)]
     pool.judge([tested, new], n_kept=1)
     assert pool.incumbent is new  # five more than the other, and trials are right
 
@@ -215,11 +215,23 @@ def test_judge_keeps_the_incumbent_unless_another_is_credibly_better():
 
 def test_judge_calls_a_model_useless_that_is_always_far_off():
     pool = TrialPool()
-    pool.compared = [(n, -100.0, float(n)) for n in range(5)]
-    pool.judge([record(1.0)], n_kept=1)
+    pool.compared, pool.return_range = [(n, -100.0) for n in range(5)], (0.0, 4.0)
     assert pool.verdict.is_useless
-    pool.compared = [(n, 0.0, float(n)) for n in range(5)]
-    pool.judge([record(1.0)], n_kept=1)
+    pool.return_range = (-500.0, 4.0)  # policies differ far more than trials do from episodes
+    assert not pool.verdict.is_useless
+    pool.compared, pool.return_range = [(n, 0.0) for n in range(5)], (0.0, 4.0)
+    assert not pool.verdict.is_useless
+
+
+def test_a_useless_model_is_asked_again_when_trials_agree_with_later_episodes():
+    pool = TrialPool()
+    pool.return_range, pool.newest_q = (0.0, 4.0), NewestQ(Numbered(), Numbered(), 1.0)
+    pool.compared = [(n, -100.0) for n in range(6)]
+    pool.distrust()
+    assert pool.verdict.is_useless
+    pool.simulate = lambda record, start: 1.0
+    for n in range(5):
+        pool.add_episode(record(1.0, n_transitions=n), Episode(1.0, np.zeros(1), True))
     assert not pool.verdict.is_useless
 
 
@@ -251,8 +263,15 @@ def test_simulated_returns_are_those_of_the_environment(model):
     assert trial.terminated.tolist() == [True, True, True, False, False, False, False, True]
 
 
-def test_start_states_are_near_those_that_were_seen(model):
+def test_start_states_are_near_those_that_were_seen():
+    pendulum = DynamicsModel().fit(collect("gptd_rl/PendulumSwingUp-v0", n_transitions=60, gamma=0.99, seed=0))
     seen = np.array([[2.0, 3.0], [3.0, 3.0], [2.5, 3.0]])
-    x = start_states(model, seen, 500, np.random.default_rng(0))
+    x = start_states(pendulum, seen, 500, np.random.default_rng(0))
     assert x.shape == (500, 2) and (x[:, 1] == 3.0).all()
     assert 1.0 <= x[:, 0].min() < 2.0 and 3.0 < x[:, 0].max() < 4.0
+
+
+def test_start_states_with_few_values_are_those_that_were_seen(model):
+    seen = np.array([[2.0, 3.0], [3.0, 3.0]])
+    x = start_states(model, seen, 500, np.random.default_rng(0))
+    assert_array_equal(np.unique(x, axis=0), seen)

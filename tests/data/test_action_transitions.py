@@ -28,7 +28,10 @@ def test_action_transitions_keep_both_kinds_of_ends():
 def test_cautious_rewards_stay_above_the_smallest_and_curious_ones_may_exceed_the_largest():
     zeros = np.zeros((2, 1))
     rewards, std = np.array([[0.0, 1.0], [3.0, 2.0]]), np.array([[0.0, 0.5], [0.1, 100.0]])
-    data = CompletedTransitions(zeros, np.zeros((2, 2, 1)), rewards, std, 0.9 * np.ones((2, 2)), zeros[:0], 0.9, 2)
+    ends = np.zeros((2, 2), dtype=bool)
+    data = CompletedTransitions(
+        zeros, np.zeros((2, 2, 1)), rewards, std, 0.9 * np.ones((2, 2)), ends, zeros[:0], 0.9, 2
+    )
     assert len(data) == 2 and data.n_actions == 2
     assert_allclose(data.cautious_rewards(0.0), rewards)
     assert_allclose(data.cautious_rewards(1.0), [[0.0, 0.5], [2.9, 0.0]])

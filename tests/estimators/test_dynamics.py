@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -180,6 +181,27 @@ def test_states_are_clipped_to_bounds():
     assert_allclose(model.predict(x, a).next_states, reached, atol=1e-3)
 
 
+def test_cosines_do_not_stop_at_one():
+    rng = np.random.default_rng(0)
+    angle, speed, a = rng.uniform(-np.pi, np.pi, 300), rng.uniform(-1.0, 1.0, 300), rng.integers(2, size=300)
+    angle[0], speed[0], a[0] = -0.05, 0.5, 0  # reaches the angle 0, where the cosine is exactly 1
+    after, faster = angle + 0.1 * speed, 0.9 * speed + 0.1 * (a - 0.5) + 0.05 * np.sin(3.0 * angle)
+    x, reached = (np.column_stack([np.cos(p), np.sin(p), v]) for p, v in ((angle, speed), (after, faster)))
+    model = DynamicsModel(bounds=([-1.0, -1.0, -9.0], [1.0, 1.0, 9.0])).fit(transitions(x, a, reached, 0.0, False))
+    assert model.space_.circles == (0,) and not model.walls_
+    assert_allclose(model.predict(x, a).next_states, reached, atol=1e-2)
+
+
+def test_one_row_at_a_bound_of_a_rough_model_is_no_wall():
+    """What an imprecise model expects is missed everywhere: it says nothing of a bound."""
+    rng = np.random.default_rng(0)
+    x, a = rng.uniform(-1.0, 1.0, size=(200, 2)), rng.integers(2, size=200)
+    reached = x + np.column_stack([0.1 * (a - 0.5), 0.3 * np.sign(np.sin(40.0 * x[:, 1]))])
+    reached[0, 0] = 1.5
+    model = DynamicsModel(bounds=([-1.5, -9.0], [1.5, 9.0])).fit(transitions(x, a, reached, 0.0, False))
+    assert not any(wall.is_fixed[1] for wall in model.walls_)
+
+
 # -------------------------------------------------------------------------------------- ends
 
 
@@ -187,7 +209,7 @@ def test_states_are_clipped_to_bounds():
 def test_ends_and_rewards_on_ending(system):
     model = DynamicsModel().fit(system.sample(400, 0))
     assert model.terminations_ is not None
-    assert (model.terminations_.continued is None) == (system is PIT)
+    assert (model.terminations_.is_sought == (system is GOAL)).all()
     x, a, _, rewards, ended = parts(system.sample(600, 1))
     assert 0.05 < ended.mean() < 0.6
     outcome = model.predict(x, a)
@@ -209,14 +231,24 @@ def test_ends_alone_are_terminal():
     assert model.predict(x, a).terminated.all()
 
 
-def test_where_ends_are_sought_the_nearest_state_must_be_terminal(goal):
-    _, _, reached, _, ended = parts(GOAL.sample(400, 0))
-    asked = np.random.default_rng(5).uniform(-1.0, 1.2, size=(200, 2))
-    found = goal.terminations_(asked)
-    scale = np.sqrt(goal.terminations_.selection.kernel.relevances)
-    for state, terminal in zip(asked, found, strict=True):
-        nearest = np.argmin((((reached - state) * scale) ** 2).sum(axis=1))
-        assert not terminal or ended[nearest]
+def test_sought_ends_lie_within_the_range_of_known_ones(goal):
+    ends, asked = goal.terminations_, np.random.default_rng(5).uniform(-3.0, 3.0, size=(400, 2))
+    certain, possible = ends.both(asked)
+    assert_array_equal(ends(asked), certain)
+    within = ((asked >= ends.low) & (asked <= ends.high)).all(axis=1)
+    assert_array_equal(certain, possible & within)
+    assert certain.any() and (possible & ~certain).any()
+    assert ((ends.ended >= ends.low) & (ends.ended <= ends.high)).all()
+
+
+def test_who_explores_takes_possible_ends_for_ends(goal):
+    model, ends = goal.snapshot(), goal.terminations_
+    model.terminations_ = replace(ends, high=np.array([0.9, 9.0]))  # as if none beyond had been reached
+    data = model.complete()
+    doubtful = data.may_end & (data.discounts > 0)
+    assert doubtful.any() and not doubtful[:400][np.arange(400), parts(GOAL.sample(400, 0))[1]].any()
+    assert_array_equal(data.cautious_discounts(1.0), data.discounts)
+    assert_array_equal(data.cautious_discounts(-1.0), np.where(data.may_end, 0.0, data.discounts))
 
 
 # -------------------------------------------------------------------------------------- complete
