@@ -181,27 +181,6 @@ def test_states_are_clipped_to_bounds():
     assert_allclose(model.predict(x, a).next_states, reached, atol=1e-3)
 
 
-def test_cosines_do_not_stop_at_one():
-    rng = np.random.default_rng(0)
-    angle, speed, a = rng.uniform(-np.pi, np.pi, 300), rng.uniform(-1.0, 1.0, 300), rng.integers(2, size=300)
-    angle[0], speed[0], a[0] = -0.05, 0.5, 0  # reaches the angle 0, where the cosine is exactly 1
-    after, faster = angle + 0.1 * speed, 0.9 * speed + 0.1 * (a - 0.5) + 0.05 * np.sin(3.0 * angle)
-    x, reached = (np.column_stack([np.cos(p), np.sin(p), v]) for p, v in ((angle, speed), (after, faster)))
-    model = DynamicsModel(bounds=([-1.0, -1.0, -9.0], [1.0, 1.0, 9.0])).fit(transitions(x, a, reached, 0.0, False))
-    assert model.space_.circles == (0,) and not model.walls_
-    assert_allclose(model.predict(x, a).next_states, reached, atol=1e-2)
-
-
-def test_one_row_at_a_bound_of_a_rough_model_is_no_wall():
-    """What an imprecise model expects is missed everywhere: it says nothing of a bound."""
-    rng = np.random.default_rng(0)
-    x, a = rng.uniform(-1.0, 1.0, size=(200, 2)), rng.integers(2, size=200)
-    reached = x + np.column_stack([0.1 * (a - 0.5), 0.3 * np.sign(np.sin(40.0 * x[:, 1]))])
-    reached[0, 0] = 1.5
-    model = DynamicsModel(bounds=([-1.5, -9.0], [1.5, 9.0])).fit(transitions(x, a, reached, 0.0, False))
-    assert not any(wall.is_fixed[1] for wall in model.walls_)
-
-
 # -------------------------------------------------------------------------------------- ends
 
 
