@@ -28,6 +28,10 @@ from gptd_rl.types import Array, IntArray
 
 DEFAULT_TIME_LIMIT = 500  # steps of a simulated episode where none is known
 THINNED = 3  # every third state of a trial is kept to plan in
+MAX_COMPARED = 6  # latest episodes of a policy with which its trial is compared
+PRELIMINARY = 3  # trials before the last round have this many times fewer episodes
+# Rewards are known if 99 % of their standard deviations are a smaller share of their range: caution changes nothing.
+KNOWN = 1e-3
 
 
 @dataclass(frozen=True)
@@ -174,11 +178,12 @@ class Planner:
         rng : Generator
         """
         counts, selection, known, retried = self.planning.states, None, list(known), list(known)
-        for _ in range(self.planning.n_rounds):
+        for rounds_left in range(self.planning.n_rounds, 0, -1):
+            n_starts = self.planning.n_starts // (PRELIMINARY if rounds_left > 1 else 1)
             acting = [q for q in (*(record.q for record in known), explorer) if q is not None]
             self._distant = distant_rows(model, self._kernel(model), rng)
             data = planning_states(model, counts, self._distant, starts, self.simulated, acting, rng)
-            plan = self._plan(model, data, starts, known, rng)
+            plan = self._plan(model, data, starts, known, n_starts, rng)
             selection, explorer = plan.fit.selection or selection, plan.explorer
             best = plan.candidates[: self.planning.n_kept]
             known = best + [record for record in retried if record not in best]
@@ -198,6 +203,7 @@ class Planner:
         data: CompletedTransitions,
         starts: Array,
         known: Sequence[PolicyRecord],
+        n_starts: int,
         rng: np.random.Generator,
     ) -> Improvement:
         """Fit Q for all settings, and try the greedy policies."""
@@ -223,7 +229,11 @@ class Planner:
             PolicyRecord(self._acting(model, fit.posterior.mean_function, setting))
             for fit, setting in zip([first, *others], planning.settings, strict=True)
         ]
-        candidates = self._try(model, [*known, *new], starts, rng) if planning.trial else [*new[:1], *known]
+        candidates = [*new[:1], *known]
+        if planning.trial:
+            is_known = np.quantile(data.reward_std, 0.99) <= KNOWN * np.ptp(data.rewards)
+            caution = 0.0 if is_known else planning.caution
+            candidates = self._try(model, [*known, *new], starts, n_starts, caution, rng)
         explorer = self._acting(model, optimistic, planning.exploring)
         return Improvement(candidates, explorer, replace(first, selection=selection))
 
@@ -260,18 +270,27 @@ class Planner:
     # ---------------------------------------------------------------------------------- trial
 
     def _try(
-        self, model: DynamicsModel, records: Sequence[PolicyRecord], starts: Array, rng: np.random.Generator
+        self,
+        model: DynamicsModel,
+        records: Sequence[PolicyRecord],
+        starts: Array,
+        n: int,
+        caution: float,
+        rng: np.random.Generator,
     ) -> list[PolicyRecord]:
-        """Simulate every policy from the same states; the best first."""
-        n = self.planning.n_starts
+        """Simulate every policy from the same `n` states; the best first."""
         from_start = round(self.planning.start_share * n)
         others = model.transitions_.states[rng.choice(self._distant, size=n - from_start)]
         x = np.concatenate([start_states(model, starts, from_start, rng), others])
         policies = [record.q for record in records if record.q is not None]
-        returns, trial = simulated_returns(model, policies, x, self.time_limit, rng, self.planning.caution)
+        episodes = [record.episodes[-MAX_COMPARED:] for record in records]
+        # Where its measured episodes started, a policy starts again, for a comparison with the model of today.
+        all_starts = [np.concatenate([x, *(e.start[None] for e in own)]) for own in episodes]
+        returns, trial = simulated_returns(model, policies, all_starts, self.time_limit, rng, caution)
         self.simulated = trial.states[::THINNED]
-        for record, own in zip(records, returns, strict=True):
-            record.trial_returns, record.trial_return = own, float(own.mean())
+        for record, measured, own in zip(records, episodes, returns, strict=True):
+            record.trial_returns, record.trial_return = own[:n], float(own[:n].mean())
+            record.differences = np.array([episode.total for episode in measured]) - own[n:]
         return sorted(records, key=lambda record: -record.trial_return)
 
 

@@ -115,7 +115,7 @@ def _rollout(
             mine = np.flatnonzero((owner == number) & (rng.random(N_PARALLEL) >= RANDOM_SHARE))
             if len(mine):
                 actions[mine] = policy.greedy(x[mine])
-        outcome = model.outcomes(x, model.sample_residuals(len(x), rng)).take(actions)
+        outcome = model.outcomes(x, model.sample_residuals(len(x), rng), actions)
         again = outcome.terminated | (rng.random(N_PARALLEL) < RESTART)
         again |= model.space_.is_outside(outcome.next_states, MARGIN)
         x = np.where(again[:, None], fresh(N_PARALLEL), outcome.next_states)

@@ -95,6 +95,7 @@ class PolicyRecord:
     trial_return: float = np.nan  # mean return in a model of the dynamics, if it was simulated
     score: float = np.nan  # by which it was compared with others
     trial_returns: Array | None = None  # returns in the last trial, from the same states as the others' [n_starts]
+    differences: Array | None = None  # measured returns less those of the last trial from the same starts [n_episodes]
     n_transitions: int = 0  # that it was learnt from
     explores: bool = False  # whether it seeks what the model does not know
 

@@ -34,19 +34,19 @@ def start_states(model: DynamicsModel, starts: Array, n: int, rng: np.random.Gen
 def simulated_returns(
     model: DynamicsModel,
     policies: Sequence[StateValues],
-    starts: Array,
+    starts: Sequence[Array],
     n_steps: int,
     rng: np.random.Generator,
     caution: float = 0.0,
-) -> tuple[Array, Simulation]:
-    """Undiscounted returns of policies from the same states in the model, of shape (n_policies, n_starts).
+) -> tuple[list[Array], Simulation]:
+    """Undiscounted returns of policies in the model, for each of them from states of shape (k, n_dims) an array (k,).
 
     Whoever leaves the visited range, where the model knows nothing, earns the smallest reward until the end.
     """
-    k = len(starts)
+    owners = np.repeat(np.arange(len(policies)), [len(own) for own in starts])
 
     def act(states: Array, episodes: IntArray) -> IntArray:
-        actions, owner = np.zeros(len(states), dtype=np.int64), episodes // k
+        actions, owner = np.zeros(len(states), dtype=np.int64), owners[episodes]
         for number, policy in enumerate(policies):
             mine = np.flatnonzero(owner == number)
             if len(mine):
@@ -54,8 +54,8 @@ def simulated_returns(
         return actions
 
     space, worst = model.space_, min(0.0, float(model.transitions_.rewards.min()))
-    x = np.tile(starts, (len(policies), 1))
+    x = np.concatenate(starts)
     trial = simulate(model, act, x, n_steps, rng, lambda states: space.is_outside(states, MARGIN), caution)
     left = ~trial.terminated & (trial.n_steps < n_steps)
     returns = trial.returns + np.where(left, (n_steps - trial.n_steps) * worst, 0.0)
-    return returns.reshape(len(policies), k), trial
+    return [returns[owners == number] for number in range(len(policies))], trial

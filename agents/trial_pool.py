@@ -2,8 +2,8 @@
 
 Each candidate has a trial: its mean return t in a model of the dynamics, from the same states as the others'. Measured
 episodes tell how wrong trials are: with d the return of an episode less that of a simulated one from the same start, in
-the model of that time, s² the variance of d within policies and τ² its variance between them, the return of a policy
-with n episodes has
+the model of that time, which had not seen the episode, s² is the variance of d within policies and τ² its variance
+between them. Then the return of a policy with n episodes, and d̄ their mean difference to the model of today, has
 
     mean t + w·d̄        variance τ²(1 − w)        w = τ²/(τ² + s²/n)
 
@@ -23,7 +23,7 @@ from gptd_rl.agents.policy_pool import Episode, EpisodeState, PolicyPool, Policy
 from gptd_rl.types import Array
 
 N_COMPARED = 6  # latest episodes by which trials are judged
-N_TESTED = 3  # policies with episodes that are tried again, the latest ones
+N_TESTED = 3  # policies with episodes that are tried again, the best ones
 MIN_FOR_VERDICT = 4  # episodes that must be off before the model is called useless
 USELESS = 0.5  # typical |d| as a share of the range of all returns so far
 
@@ -111,13 +111,12 @@ class TrialPool(PolicyPool):
         for record in candidates:
             record.score = _score(record, verdict)
         ranked = sorted(candidates, key=lambda record: -record.score)
-        tested = [record for record in candidates if record.episodes]
-        tested = sorted(tested, key=lambda record: -record.n_transitions)[:N_TESTED]
+        tested = [record for record in ranked if record.episodes][:N_TESTED]
         best = ranked[0]
         if best is not self.incumbent and _is_credibly_better(best, self.incumbent):
             self.incumbent, best.n_before = best, len(best.episodes)
-        kept = ranked[:n_kept]
-        self.records = kept + [r for r in (*tested, self.incumbent) if r not in kept and r.q is not None]
+        kept = dict.fromkeys([*ranked[:n_kept], *tested, self.incumbent])
+        self.records = [record for record in kept if record.q is not None]
 
     def distrust(self) -> None:
         """Judge policies by measured returns alone, as long as the model is wrong."""
@@ -208,8 +207,8 @@ def _is_credibly_better(challenger: PolicyRecord, incumbent: PolicyRecord) -> bo
 
 def _score(record: PolicyRecord, verdict: Verdict) -> float:
     """Mean less one standard deviation of the posterior of a policy's return."""
-    differences = [e.difference for e in record.episodes if np.isfinite(e.difference)]
-    if not differences or verdict.between == 0.0:
+    differences = record.differences
+    if differences is None or not len(differences) or verdict.between == 0.0:
         return record.trial_return - float(np.sqrt(verdict.between))
     weight = verdict.between / (verdict.between + verdict.within / len(differences))
     mean = record.trial_return + weight * float(np.mean(differences))

@@ -213,34 +213,40 @@ class DynamicsModel(Parameters, DynamicsFiles):
         a = DiscreteActions(self.n_actions_).encode(actions)[:, 0].astype(np.int64)
         if len(a) != len(x):
             raise ValueError(f"expected one action for each of {len(x)} states; got {len(a)}.")
-        outcome = self.outcomes(x).take(a)
+        outcome = self.outcomes(x, actions=a)
         if not return_std:
             return outcome
         std = np.stack([output.std(x, a) for output in self.outputs_], axis=1)
         return outcome.with_std(std[:, :-1], std[:, -1])
 
     @one_blas_thread()
-    def outcomes(self, states: ArrayLike, residuals: Array | None = None) -> Outcomes:
-        """Expected outcomes of all actions in each state.
+    def outcomes(self, states: ArrayLike, residuals: Array | None = None, actions: IntArray | None = None) -> Outcomes:
+        """Expected outcomes of all actions in each state, or of one.
 
         Parameters
         ----------
         states : array-like of shape (n, n_dims)
         residuals : ndarray of shape (n, n_dims + 1), optional
             Noise to add to the changes of the state and to the reward, the same for all actions.
+        actions : ndarray of shape (n,), optional
+            The action of each state; all by default.
 
         Returns
         -------
         Outcomes
-            With arrays of shape (n, n_actions, n_dims), (n, n_actions) and (n, n_actions).
+            With arrays of shape (n, n_actions, n_dims), (n, n_actions) and (n, n_actions), or without n_actions.
         """
         x = self._check_states(states)
         change = self._changes(x)
+        if actions is None:
+            x, residuals = x[:, None], None if residuals is None else residuals[:, None]
+        else:
+            change = change[np.arange(len(x)), actions]
         if residuals is not None:
-            change = change + residuals[:, None]
-        reached = self.space_.move(x[:, None], change[..., :-1])
+            change = change + residuals
+        reached = self.space_.move(x, change[..., :-1])
         for wall in self.walls_:
-            wall.stop(x[:, None] + change[..., :-1], reached)
+            wall.stop(x + change[..., :-1], reached)
         return self._judge(reached, change[..., -1])
 
     def _changes(self, x: Array) -> Array:
@@ -281,7 +287,7 @@ class DynamicsModel(Parameters, DynamicsFiles):
         t = self._read_other(data)
         outcome = self.predict(t.states, t.actions, return_std=True)
         residuals = self.sample_residuals(len(t), np.random.default_rng(0))
-        noisy = None if residuals is None else self.outcomes(t.states, residuals).take(t.actions)
+        noisy = None if residuals is None else self.outcomes(t.states, residuals, t.actions)
         return ModelErrors.of(self.space_, t, outcome, value, noisy)
 
     # ---------------------------------------------------------------------------------- completing, simulating

@@ -36,11 +36,6 @@ class Outcomes:
     next_state_std: Array | None = None
     reward_std: Array | None = None
 
-    def take(self, actions: IntArray) -> Outcomes:
-        """Outcomes of one action in each state."""
-        rows = np.arange(len(actions))
-        return Outcomes(self.next_states[rows, actions], self.rewards[rows, actions], self.terminated[rows, actions])
-
     def with_std(self, next_state_std: Array, reward_std: Array) -> Outcomes:
         """The same with standard deviations."""
         return replace(self, next_state_std=next_state_std, reward_std=reward_std)

@@ -22,8 +22,8 @@ class Simulator(Protocol):
 
     n_actions_: int
 
-    def outcomes(self, states: Array, residuals: Array | None = None) -> Outcomes:
-        """Outcomes of all actions."""
+    def outcomes(self, states: Array, residuals: Array | None = None, actions: IntArray | None = None) -> Outcomes:
+        """Outcomes of one action in each state, or of all."""
         ...
 
     def cautious(self, outcome: Outcomes, states: Array, actions: IntArray, caution: float) -> Array:
@@ -111,7 +111,7 @@ def simulate(
     steps = []
     for _ in range(n_steps):
         actions = np.asarray(act(x, running), dtype=np.int64)
-        outcome = model.outcomes(x, model.sample_residuals(len(x), rng)).take(actions)
+        outcome = model.outcomes(x, model.sample_residuals(len(x), rng), actions)
         rewards = model.cautious(outcome, x, actions, caution) if caution else outcome.rewards
         steps.append((running, x, actions, rewards, outcome.next_states))
         length[running] += 1

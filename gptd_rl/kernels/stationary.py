@@ -313,13 +313,15 @@ class MultiScale(Stationary):
         return self._sum(exponent, self.WEIGHTS / self.SCALES**2)
 
     def _sum(self, exponent: Array, weights: Array) -> Array:
-        C = np.exp(exponent / self.SCALES[0] ** 2)
+        exponent /= self.SCALES[0] ** 2
+        C = np.exp(exponent, out=exponent)
         total = weights[0] * C
+        term = np.empty_like(C)
         for weight in weights[1:]:
             # half the lengthscale is the fourth power, which spares an exp
             np.multiply(C, C, out=C)
             np.multiply(C, C, out=C)
-            total += weight * C
+            total += np.multiply(weight, C, out=term)
         return np.asarray(total)
 
     def space(self, scale: DataScale) -> ParameterSpace:

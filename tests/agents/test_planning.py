@@ -45,7 +45,8 @@ class Numbered:
 
 def record(trial: float, *differences: float, n_transitions: int = 1) -> PolicyRecord:
     episodes = [Episode(trial + d, np.zeros(2), True, d) for d in differences]
-    return PolicyRecord(Numbered(), episodes, trial_return=trial, n_transitions=n_transitions)
+    known = np.array(differences)
+    return PolicyRecord(Numbered(), episodes, trial_return=trial, n_transitions=n_transitions, differences=known)
 
 
 # -------------------------------------------------------------------------------------- learning
@@ -257,7 +258,7 @@ def test_simulated_returns_are_those_of_the_environment(model):
             return np.ones(len(states), dtype=np.int64)
 
     starts = np.array([[1.0, 5.0], [4.0, 2.0], [5.0, 11.0], [8.0, 6.0]])
-    returns, trial = simulated_returns(model, [Right(), Numbered(0)], starts, 30, np.random.default_rng(0))
+    returns, trial = simulated_returns(model, [Right(), Numbered(0)], [starts, starts], 30, np.random.default_rng(0))
     assert_array_equal(returns[0], [-5.0, -2.0, -1.0, -30.0])  # from the right half it never arrives
     assert_array_equal(returns[1], [-30.0, -30.0, -30.0, -2.0])
     assert trial.terminated.tolist() == [True, True, True, False, False, False, False, True]

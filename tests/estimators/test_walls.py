@@ -42,6 +42,8 @@ def test_one_row_says_nothing_of_a_state_variable_that_the_model_misses_everywhe
 
 def test_cosines_and_sines_do_not_stop_at_one():
     angle = np.linspace(-np.pi, np.pi, 41)  # the cosine of the middle one is exactly 1
-    space = StateSpace.of(np.column_stack([np.cos(angle), np.sin(angle), angle]), (-np.ones(3) * 9, np.array([1, 1, 9])))
+    space = StateSpace.of(
+        np.column_stack([np.cos(angle), np.sin(angle), angle]), (-np.ones(3) * 9, np.array([1, 1, 9]))
+    )
     assert space.circles == (0,)
     assert not space.stops_high.any() and not space.stops_low.any()
