@@ -20,9 +20,9 @@ from gptd_rl.agents.trial_pool import Served, TrialPool
 from gptd_rl.checks import as_count
 from gptd_rl.data.spaces import as_rows
 from gptd_rl.data.trajectories import Trajectories
-from gptd_rl.estimators.dynamics import DynamicsModel
+from gptd_rl.estimators.dynamics.model import DynamicsModel
+from gptd_rl.estimators.dynamics.outcomes import ModelErrors
 from gptd_rl.estimators.gptdq import GPTDQ
-from gptd_rl.estimators.outcomes import ModelErrors
 from gptd_rl.inference.by_action import ActionPrior
 from gptd_rl.rollouts.actions import ActionSet
 from gptd_rl.rollouts.collect import collect

@@ -21,9 +21,9 @@ from gptd_rl.agents.pool_files import QTable, pool_to_dict, restore_pool
 from gptd_rl.agents.replay import Experience, ReplayBuffer
 from gptd_rl.agents.trial_pool import TrialPool
 from gptd_rl.data import files
-from gptd_rl.estimators.dynamics import DynamicsModel
+from gptd_rl.estimators.dynamics.model import DynamicsModel
+from gptd_rl.estimators.dynamics.outcomes import ModelErrors
 from gptd_rl.estimators.gptdq import GPTDQ
-from gptd_rl.estimators.outcomes import ModelErrors
 from gptd_rl.kernels import registry
 from gptd_rl.rollouts.actions import ActionSet
 from gptd_rl.selection.regression import KernelSelection

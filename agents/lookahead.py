@@ -8,7 +8,7 @@ import numpy as np
 
 from gptd_rl.agents.policy_pool import StateValues
 from gptd_rl.estimators.completed import soften
-from gptd_rl.estimators.dynamics import DynamicsModel
+from gptd_rl.estimators.dynamics.model import DynamicsModel
 from gptd_rl.estimators.greedy import value_range
 from gptd_rl.inference.by_action import QFunction
 from gptd_rl.types import Array, IntArray

@@ -19,8 +19,8 @@ from gptd_rl.agents.policy_pool import PolicyRecord, StateValues
 from gptd_rl.agents.trial import simulated_returns, start_states
 from gptd_rl.data.action_transitions import CompletedTransitions
 from gptd_rl.estimators.completed import CompletedFit, CompletedProblem, PriorMean, select_by_values
-from gptd_rl.estimators.dynamics import DynamicsModel
-from gptd_rl.estimators.dynamics_output import state_kernel, unit_relevances
+from gptd_rl.estimators.dynamics.model import DynamicsModel
+from gptd_rl.estimators.dynamics.output import state_kernel, unit_relevances
 from gptd_rl.inference.by_action import QFunction
 from gptd_rl.kernels import Kernel, MultiScale
 from gptd_rl.selection.regression import rescale

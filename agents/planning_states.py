@@ -10,7 +10,8 @@ import numpy as np
 from gptd_rl.agents.policy_pool import StateValues
 from gptd_rl.agents.trial import MARGIN, start_states
 from gptd_rl.data.action_transitions import CompletedTransitions
-from gptd_rl.estimators.dynamics import DynamicsModel
+from gptd_rl.estimators.dynamics.completion import complete_rows
+from gptd_rl.estimators.dynamics.model import DynamicsModel
 from gptd_rl.inference.inducing import incomplete_cholesky
 from gptd_rl.kernels import Kernel
 from gptd_rl.types import Array, IntArray
@@ -84,11 +85,11 @@ def planning_states(
     if counts.simulated and simulated is not None:
         extra.append(rng.permutation(simulated)[: counts.simulated])
     if not extra:
-        return model.complete_rows(t, rows, None, rng)
+        return complete_rows(model, t, rows, None, rng)
     states = np.concatenate(extra)
     if model.terminations_ is not None:
         states = states[~model.terminations_(states)]
-    return model.complete_rows(t, rows, states, rng)
+    return complete_rows(model, t, rows, states, rng)
 
 
 def _rollout(

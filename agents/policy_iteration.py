@@ -23,7 +23,7 @@ from gptd_rl.agents.trial_pool import TrialPool
 from gptd_rl.checks import as_count
 from gptd_rl.data.spaces import flat_bounds
 from gptd_rl.data.trajectories import Trajectories
-from gptd_rl.estimators.dynamics import DynamicsModel
+from gptd_rl.estimators.dynamics.model import DynamicsModel
 from gptd_rl.estimators.greedy import GreedyFit, default_kernel
 from gptd_rl.exceptions import LearningError
 from gptd_rl.progress import step_bar

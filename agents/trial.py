@@ -7,8 +7,8 @@ from collections.abc import Sequence
 import numpy as np
 
 from gptd_rl.agents.policy_pool import StateValues
-from gptd_rl.estimators.dynamics import DynamicsModel
-from gptd_rl.estimators.simulation import Simulation, simulate
+from gptd_rl.estimators.dynamics.model import DynamicsModel
+from gptd_rl.estimators.dynamics.simulation import Simulation, simulate
 from gptd_rl.types import Array, IntArray
 
 # Leaving the visited range by this share of it ends a simulated episode; the rest of it earns the smallest reward.

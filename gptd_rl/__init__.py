@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 from gptd_rl.data.trajectories import Trajectories
 from gptd_rl.envs import register_environments
 from gptd_rl.estimators.conformal import Calibrated
-from gptd_rl.estimators.dynamics import DynamicsModel
+from gptd_rl.estimators.dynamics.model import DynamicsModel
 from gptd_rl.estimators.gptd import GPTD
 from gptd_rl.estimators.gptdq import GPTDQ
 from gptd_rl.estimators.markov import markov_test

@@ -12,7 +12,7 @@ from gptd_rl.data.logged_pairs import logged_pairs
 from gptd_rl.data.state_actions import batched_policy, to_state_actions
 from gptd_rl.data.trajectories import Trajectories
 from gptd_rl.estimators.action_coverage import warn_of_uncovered_actions
-from gptd_rl.estimators.dynamics import DynamicsModel
+from gptd_rl.estimators.dynamics.model import DynamicsModel
 from gptd_rl.estimators.greedy_q import GreedyQ
 from gptd_rl.estimators.pairs import in_pairs
 from gptd_rl.estimators.planning import OFF_POLICY_AMPLIFICATION, Plan

@@ -11,8 +11,9 @@ from gptd_rl.data.actions import ContinuousActions, DiscreteActions
 from gptd_rl.data.trajectories import Trajectories
 from gptd_rl.estimators import greedy
 from gptd_rl.estimators.completed import CompletedFit, PriorMean, solve_completed
-from gptd_rl.estimators.dynamics import DynamicsModel
-from gptd_rl.estimators.dynamics_output import state_kernel, unit_relevances
+from gptd_rl.estimators.dynamics.completion import complete_rows
+from gptd_rl.estimators.dynamics.model import DynamicsModel
+from gptd_rl.estimators.dynamics.output import state_kernel, unit_relevances
 from gptd_rl.estimators.engines import Engine
 from gptd_rl.estimators.fitted import FittedModel, build_actions, data_from
 from gptd_rl.estimators.q_base import QEstimator
@@ -66,7 +67,7 @@ class GreedyQ(QEstimator):
         ActionPrior(actions.n, self.noise_share)  # refuses shares that are not positive
         rng = np.random.default_rng(self.random_state)
         transitions = ActionTransitions.of(pairs)
-        data = model.complete_rows(transitions, np.arange(len(transitions)), None, rng)
+        data = complete_rows(model, transitions, np.arange(len(transitions)), None, rng)
         kernel = self.kernel
         if isinstance(kernel, str) and kernel == "ard":
             kernel = state_kernel(model.space_, unit_relevances(model.space_, data.states), MultiScale)

@@ -15,7 +15,7 @@ from gptd_rl.agents.planning_states import StateCounts
 from gptd_rl.agents.policy_pool import Episode, NewestQ, PolicyRecord
 from gptd_rl.agents.trial import simulated_returns, start_states
 from gptd_rl.agents.trial_pool import TrialPool, Verdict
-from gptd_rl.estimators.dynamics import DynamicsModel
+from gptd_rl.estimators.dynamics.model import DynamicsModel
 from gptd_rl.rollouts.collect import collect
 from tests.mdps import Gridworld
 

@@ -7,7 +7,7 @@ from numpy.testing import assert_array_equal
 
 from gptd_rl.data.action_transitions import ActionTransitions
 from gptd_rl.data.state_space import StateSpace
-from gptd_rl.estimators.walls import find_walls
+from gptd_rl.estimators.dynamics.walls import find_walls
 from gptd_rl.types import Array
 
 N = 100

@@ -1,6 +1,6 @@
 """A Gaussian-process model of the dynamics: what a transition from (x, a) leads to.
 
-The change of every state variable and the reward are outputs of their own (`dynamics_output`), each with a kernel
+The change of every state variable and the reward are outputs of their own (`output`), each with a kernel
 that the evidence selects; which states are terminal is a classification (`terminations`). Angles wrap, states stop at
 their bounds, and what happens at a bound is learnt from the rows that were stopped there.
 """
@@ -19,18 +19,19 @@ from gptd_rl.data.action_transitions import ActionTransitions, CompletedTransiti
 from gptd_rl.data.actions import DiscreteActions
 from gptd_rl.data.state_space import StateSpace
 from gptd_rl.data.trajectories import Trajectories
-from gptd_rl.estimators.dynamics_data import read_transitions
-from gptd_rl.estimators.dynamics_files import DynamicsFiles
-from gptd_rl.estimators.dynamics_output import ROUNDING, OutputData, OutputModel
-from gptd_rl.estimators.outcomes import ModelErrors, Outcomes
+from gptd_rl.estimators.dynamics.completion import complete_rows
+from gptd_rl.estimators.dynamics.files import DynamicsFiles
+from gptd_rl.estimators.dynamics.outcomes import ModelErrors, Outcomes
+from gptd_rl.estimators.dynamics.output import ROUNDING, OutputData, OutputModel
+from gptd_rl.estimators.dynamics.simulation import as_actor, simulate
+from gptd_rl.estimators.dynamics.terminations import Terminations, fit_terminations
+from gptd_rl.estimators.dynamics.transitions import read_transitions
+from gptd_rl.estimators.dynamics.walls import find_walls, stopped_rows
 from gptd_rl.estimators.params import Parameters
-from gptd_rl.estimators.simulation import as_actor, simulate
 from gptd_rl.estimators.storage import storable
-from gptd_rl.estimators.terminations import Terminations, fit_terminations
-from gptd_rl.estimators.walls import find_walls, stopped_rows
 from gptd_rl.exceptions import NotFittedError
 from gptd_rl.threads import one_blas_thread
-from gptd_rl.types import Array, BoolArray, IntArray, Policy
+from gptd_rl.types import Array, IntArray, Policy
 
 # A kernel is selected again when the data have grown by this factor, if `warm_start`.
 GROWTH = 2
@@ -38,8 +39,6 @@ GROWTH = 2
 MIN_CONTINUED = 20
 # An output is noisy if its noise is a larger share of its standard deviation.
 NOISY = 1e-2
-# Terminal states that are kept with completed transitions.
-MAX_TERMINAL = 200
 
 
 @storable
@@ -140,7 +139,7 @@ class DynamicsModel(Parameters, DynamicsFiles):
         self.transitions_, self.n_actions_, self.n_dims_ = transitions, n_actions, space.n_dims
         self.outputs_ = outputs
         self._n_selected = n if select else self._n_selected
-        self.walls_ = find_walls(space, transitions, self._changes(transitions.states))
+        self.walls_ = find_walls(space, transitions, self.changes(transitions.states))
         self.terminations_ = fit_terminations(
             space,
             transitions.next_states,
@@ -237,7 +236,7 @@ class DynamicsModel(Parameters, DynamicsFiles):
             With arrays of shape (n, n_actions, n_dims), (n, n_actions) and (n, n_actions), or without n_actions.
         """
         x = self._check_states(states)
-        change = self._changes(x)
+        change = self.changes(x)
         if actions is None:
             x, residuals = x[:, None], None if residuals is None else residuals[:, None]
         else:
@@ -249,7 +248,7 @@ class DynamicsModel(Parameters, DynamicsFiles):
             wall.stop(x + change[..., :-1], reached)
         return self._judge(reached, change[..., -1])
 
-    def _changes(self, x: Array) -> Array:
+    def changes(self, x: Array) -> Array:
         """Expected outputs of all actions, of shape (n, n_actions, n_dims + 1)."""
         return np.stack([output.mean(x) for output in self.outputs_], axis=2)
 
@@ -312,56 +311,8 @@ class DynamicsModel(Parameters, DynamicsFiles):
         """
         self._check_fitted()
         t = self.transitions_ if data is None else self._read_other(data)
-        return self.complete_rows(t, np.arange(len(t)), states, np.random.default_rng(seed))
-
-    def complete_rows(
-        self, t: ActionTransitions, rows: IntArray, states: ArrayLike | None, rng: np.random.Generator
-    ) -> CompletedTransitions:
-        """Some rows of the transitions, completed, and further states."""
-        x, a, reached = t.states[rows], t.actions[rows], t.next_states[rows]
-        everyone = np.arange(len(x))
-        expected = self._changes(x)
-        y = np.column_stack([self.space_.difference(reached, x), t.rewards[rows]])
-        residuals = y - expected[everyone, a]
-        residuals[self._is_stopped(reached)] = 0.0  # what stopped this action need not stop the others
-        residuals[t.terminated[rows], -1] = 0.0  # and its reward on ending is not theirs
-        outcome = self.outcomes(x, residuals)
-        outcome = outcome.with_taken(a, reached, t.rewards[rows], t.terminated[rows])
-        if states is not None:
-            more = self._check_states(states)
-            outcome, x = outcome + self.outcomes(more, self.sample_residuals(len(more), rng)), np.concatenate([x, more])
-        doubt = self.reward_doubt(x, np.where(outcome.terminated, 0.0, 1.0))
-        doubt[everyone, a] = 0.0
-        may_end = self._possible_ends(outcome)
-        may_end[everyone, a] = t.terminated[rows]
-        return CompletedTransitions(
-            states=x,
-            next_states=outcome.next_states,
-            rewards=outcome.rewards,
-            reward_std=doubt,
-            discounts=np.where(outcome.terminated, 0.0, t.gamma),
-            may_end=may_end,
-            terminal_states=t.next_states[t.terminated][-MAX_TERMINAL:],
-            gamma=t.gamma,
-            n_real=len(rows),
-        )
-
-    def _possible_ends(self, outcome: Outcomes) -> BoolArray:
-        """Whether outcomes end, certainly or possibly, of shape (n, n_actions)."""
-        if self.terminations_ is None:
-            return outcome.terminated.copy()
-        reached = outcome.next_states.reshape(-1, self.n_dims_)
-        return outcome.terminated | self.terminations_.both(reached)[1].reshape(outcome.terminated.shape)
-
-    def reward_doubt(self, x: Array, weights: Array) -> Array:
-        """Standard deviation of the expected reward of every action, times weights, of shape (n, n_actions)."""
-        reward = self.outputs_[-1]
-        everyone = [np.full(len(x), action, dtype=np.int64) for action in range(self.n_actions_)]
-        return np.asarray(np.stack([reward.doubt(x, actions) for actions in everyone], axis=1) * weights)
-
-    def _is_stopped(self, reached: Array) -> Any:
-        groups = [wall.was_hit(reached) for wall in self.walls_]
-        return np.any(groups, axis=0) if groups else np.zeros(len(reached), dtype=bool)
+        more = None if states is None else self._check_states(states)
+        return complete_rows(self, t, np.arange(len(t)), more, np.random.default_rng(seed))
 
     @one_blas_thread()
     def simulate(

@@ -10,7 +10,7 @@ import numpy as np
 
 from gptd_rl.data.state_actions import query_policy
 from gptd_rl.data.trajectories import Trajectories
-from gptd_rl.estimators.outcomes import Outcomes
+from gptd_rl.estimators.dynamics.outcomes import Outcomes
 from gptd_rl.types import Array, BoolArray, IntArray, Policy
 
 # States of the running episodes, of shape (n, n_dims), and the numbers of these episodes, of shape (n,) → actions (n,).

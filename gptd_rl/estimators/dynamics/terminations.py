@@ -18,7 +18,7 @@ import scipy  # its submodules are imported at first use
 
 from gptd_rl import linalg
 from gptd_rl.data.state_space import StateSpace
-from gptd_rl.estimators.dynamics_output import inducing_states, state_kernel, unit_relevances
+from gptd_rl.estimators.dynamics.output import inducing_states, state_kernel, unit_relevances
 from gptd_rl.inference.by_action import QFunction, StateFeatures
 from gptd_rl.inference.classification import logistic_mode
 from gptd_rl.kernels import Kernel, MultiScale

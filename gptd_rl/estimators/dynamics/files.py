@@ -13,10 +13,10 @@ import numpy as np
 
 from gptd_rl.data.action_transitions import ActionTransitions
 from gptd_rl.data.state_space import StateSpace
-from gptd_rl.estimators.dynamics_output import LinearMean, OutputModel, condition
+from gptd_rl.estimators.dynamics.output import LinearMean, OutputModel, condition
+from gptd_rl.estimators.dynamics.terminations import Terminations
+from gptd_rl.estimators.dynamics.walls import Wall
 from gptd_rl.estimators.storage import SaveAndLoad
-from gptd_rl.estimators.terminations import Terminations
-from gptd_rl.estimators.walls import Wall
 from gptd_rl.inference.by_action import QFunction
 from gptd_rl.selection.regression import KernelSelection, RegressionTargets
 from gptd_rl.types import Array

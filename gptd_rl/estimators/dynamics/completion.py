@@ -1,0 +1,96 @@
+"""Transitions completed with the outcomes of the actions not taken."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+import numpy as np
+
+from gptd_rl.data.action_transitions import ActionTransitions, CompletedTransitions
+from gptd_rl.data.state_space import StateSpace
+from gptd_rl.estimators.dynamics.outcomes import Outcomes
+from gptd_rl.estimators.dynamics.output import OutputModel
+from gptd_rl.estimators.dynamics.terminations import Terminations
+from gptd_rl.estimators.dynamics.walls import Wall
+from gptd_rl.types import Array, BoolArray, IntArray
+
+# Terminal states that are kept with completed transitions.
+MAX_TERMINAL = 200
+
+
+class Completer(Protocol):
+    """What completion needs of a model."""
+
+    n_actions_: int
+    space_: StateSpace
+    outputs_: list[OutputModel]
+    terminations_: Terminations | None
+    walls_: list[Wall]
+
+    def changes(self, x: Array) -> Array:
+        """Expected outputs of all actions."""
+        ...
+
+    def outcomes(self, states: Array, residuals: Array | None = None) -> Outcomes:
+        """Outcomes of all actions."""
+        ...
+
+    def sample_residuals(self, n: int, rng: np.random.Generator) -> Array | None:
+        """Noise of transitions."""
+        ...
+
+
+def complete_rows(
+    model: Completer, t: ActionTransitions, rows: IntArray, states: Array | None, rng: np.random.Generator
+) -> CompletedTransitions:
+    """Some rows of the transitions with the outcomes of all actions, and further states.
+
+    The outcome of the action taken stays as it was. Those of the others differ from it by the difference that the
+    model predicts: the residual of this transition is added to them, too.
+    """
+    x, a, reached = t.states[rows], t.actions[rows], t.next_states[rows]
+    everyone = np.arange(len(x))
+    y = np.column_stack([model.space_.difference(reached, x), t.rewards[rows]])
+    residuals = y - model.changes(x)[everyone, a]
+    residuals[_is_stopped(model, reached)] = 0.0  # what stopped this action need not stop the others
+    residuals[t.terminated[rows], -1] = 0.0  # and its reward on ending is not theirs
+    outcome = model.outcomes(x, residuals).with_taken(a, reached, t.rewards[rows], t.terminated[rows])
+    if states is not None:
+        outcome = outcome + model.outcomes(states, model.sample_residuals(len(states), rng))
+        x = np.concatenate([x, states])
+    doubt = np.where(outcome.terminated, 0.0, _reward_doubt(model, x))
+    doubt[everyone, a] = 0.0
+    may_end = _possible_ends(model, outcome)
+    may_end[everyone, a] = t.terminated[rows]
+    return CompletedTransitions(
+        states=x,
+        next_states=outcome.next_states,
+        rewards=outcome.rewards,
+        reward_std=doubt,
+        discounts=np.where(outcome.terminated, 0.0, t.gamma),
+        may_end=may_end,
+        terminal_states=t.next_states[t.terminated][-MAX_TERMINAL:],
+        gamma=t.gamma,
+        n_real=len(rows),
+    )
+
+
+def _possible_ends(model: Completer, outcome: Outcomes) -> BoolArray:
+    """Whether outcomes end, certainly or possibly, of shape (n, n_actions)."""
+    if model.terminations_ is None:
+        return outcome.terminated.copy()
+    reached = outcome.next_states.reshape(-1, outcome.next_states.shape[-1])
+    return outcome.terminated | model.terminations_.both(reached)[1].reshape(outcome.terminated.shape)
+
+
+def _reward_doubt(model: Completer, x: Array) -> Array:
+    """Standard deviation of the expected reward of every action, of shape (n, n_actions)."""
+    reward = model.outputs_[-1]
+    everyone = [np.full(len(x), action, dtype=np.int64) for action in range(model.n_actions_)]
+    return np.stack([reward.doubt(x, actions) for actions in everyone], axis=1)
+
+
+def _is_stopped(model: Completer, reached: Array) -> BoolArray:
+    """Whether states of shape (n, n_dims) are at a wall."""
+    groups = [wall.was_hit(reached) for wall in model.walls_]
+    return np.asarray(np.any(groups, axis=0)) if groups else np.zeros(len(reached), dtype=bool)
