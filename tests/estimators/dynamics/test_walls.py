@@ -1,14 +1,18 @@
-"""Bounds at which state variables stop: what one row there says, and what it does not."""
+"""Bounds at which state variables stop: what rows there say, and what they do not."""
 
 from __future__ import annotations
 
 import numpy as np
-from numpy.testing import assert_array_equal
+import pytest
+from numpy.testing import assert_allclose, assert_array_equal
 
+from gptd_rl import DynamicsModel
 from gptd_rl.data.action_transitions import ActionTransitions
 from gptd_rl.data.state_space import StateSpace
 from gptd_rl.estimators.dynamics.walls import find_walls
 from gptd_rl.types import Array
+from tests.estimators.dynamics.cases import BOUNDS, hits_wall, parts
+from tests.systems import System, transitions
 
 N = 100
 
@@ -47,3 +51,37 @@ def test_cosines_and_sines_do_not_stop_at_one():
     )
     assert space.circles == (0,)
     assert not space.stops_high.any() and not space.stops_low.any()
+
+
+# -------------------------------------------------------------------------------------- walls of a fitted model
+
+
+@pytest.mark.parametrize("bounds", [None, BOUNDS])
+def test_a_wall_stops_and_sets_the_speed_to_zero(bounds):
+    x, a, reached, stopped = hits_wall(500, 0)
+    assert stopped.sum() >= 10
+    model = DynamicsModel(bounds=bounds).fit(transitions(x, a, reached, 0.0))
+    x, a, reached, stopped = hits_wall(2000, 1)
+    assert stopped.sum() > 20
+    assert_allclose(model.predict(x, a).next_states, reached, atol=1e-3)
+
+
+def test_one_row_at_a_known_bound_is_enough_and_fixes_nothing_else():
+    x, a, reached, stopped = hits_wall(400, 0)
+    first = np.flatnonzero(stopped)[0]
+    kept = ~stopped | (np.arange(400) == first)
+    model = DynamicsModel(bounds=BOUNDS).fit(transitions(x[kept], a[kept], reached[kept], 0.0))
+    x, a, reached, stopped = hits_wall(2000, 1)
+    found = model.predict(x[stopped], a[stopped]).next_states
+    assert_allclose(found[:, 1], -1.0, atol=1e-12)
+    assert_allclose(found[:, 2], 0.0, atol=1e-12)
+    assert_allclose(found[:, 0], reached[stopped, 0], atol=1e-3)  # y goes on along the wall
+
+
+def test_states_are_clipped_to_bounds():
+    def clipped(x, a):
+        return np.column_stack([x[:, 0], np.clip(x[:, 1] + 0.4 * (a - 0.5), -1.0, 1.0)])
+
+    model = DynamicsModel(bounds=([-9.0, -1.0], [9.0, 1.0])).fit(System(clipped).sample(300, 0))
+    x, a, reached, *_ = parts(System(clipped).sample(300, 1))
+    assert_allclose(model.predict(x, a).next_states, reached, atol=1e-3)
