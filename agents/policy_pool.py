@@ -13,6 +13,7 @@ from typing import Protocol
 
 import numpy as np
 
+from gptd_rl.inference.shrinkage import shrunken_mean
 from gptd_rl.types import Array, IntArray
 
 MIN_EPISODES = 3  # episodes of the policy with the best mean return before newer policies act
@@ -239,11 +240,9 @@ class PolicyPool:
 def _scores(newest: PolicyRecord, records: list[PolicyRecord], value: Callable[[Array], Array]) -> Array:
     """By how much each policy is credibly better than the newest ones, of shape (n_records,).
 
-    The best of many policies is overestimated. So mean returns are shrunk towards that of the newest policies
-    (empirical Bayes), and one posterior standard deviation is subtracted. With s² the variance within policies, τ² the
-    variance between them and n episodes, the difference to the newest policies has the posterior
-
-        mean τ²/(τ² + s²/n) · difference,  variance τ²·(s²/n)/(τ² + s²/n)
+    The best of many policies is overestimated. So differences of mean returns to that of the newest policies are shrunk
+    (`shrunken_mean`), with s² the variance within policies and τ² between them, and one posterior standard deviation is
+    subtracted.
     """
     arms = [newest, *records]
     sizes = np.array([len(arm.episodes) for arm in arms])
@@ -259,8 +258,8 @@ def _scores(newest: PolicyRecord, records: list[PolicyRecord], value: Callable[[
     between = max(0.0, float(np.var(means[1:]) - np.mean(noise))) if len(records) > 1 else 0.0  # τ²
     if between == 0.0:
         return np.full(len(records), -np.inf)
-    shrinkage = between / (between + noise)
-    return np.asarray(shrinkage * (means[1:] - means[0]) - np.sqrt(shrinkage * noise))
+    difference, std = shrunken_mean(means[1:] - means[0], noise, between)
+    return np.asarray(difference - std)
 
 
 def _baseline(returns: Array, values: Array) -> Array:

@@ -3,9 +3,8 @@
 Each candidate has a trial: its mean return t in a model of the dynamics, from the same states as the others'. Measured
 episodes tell how wrong trials are: with d the return of an episode less that of a simulated one from the same start, in
 the model of that time, which had not seen the episode, s² is the variance of d within policies and τ² its variance
-between them. Then the return of a policy with n episodes, and d̄ their mean difference to the model of today, has
-
-    mean t + w·d̄        variance τ²(1 − w)        w = τ²/(τ² + s²/n)
+between them. Then the return of a policy with n episodes, whose mean difference to the model of today is d̄, is t and
+the `shrunken_mean` of d̄.
 
 Candidates are compared by the mean less one standard deviation. If the model is right, d is 0 and the trial decides. If
 it is wrong, τ is large, and a policy needs measured episodes to be deployed. If it is useless, measured returns decide
@@ -20,6 +19,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from gptd_rl.agents.policy_pool import Episode, EpisodeState, PolicyPool, PolicyRecord, StateValues
+from gptd_rl.inference.shrinkage import shrunken_mean
 from gptd_rl.types import Array
 
 N_COMPARED = 6  # latest episodes by which trials are judged
@@ -208,8 +208,7 @@ def _is_credibly_better(challenger: PolicyRecord, incumbent: PolicyRecord) -> bo
 def _score(record: PolicyRecord, verdict: Verdict) -> float:
     """Mean less one standard deviation of the posterior of a policy's return."""
     differences = record.differences
-    if differences is None or not len(differences) or verdict.between == 0.0:
+    if differences is None or not len(differences):
         return record.trial_return - float(np.sqrt(verdict.between))
-    weight = verdict.between / (verdict.between + verdict.within / len(differences))
-    mean = record.trial_return + weight * float(np.mean(differences))
-    return mean - float(np.sqrt(verdict.between * (1.0 - weight)))
+    shift, std = shrunken_mean(float(differences.mean()), verdict.within / len(differences), verdict.between)
+    return float(record.trial_return + shift - std)
