@@ -13,12 +13,14 @@ from typing import Any
 
 import numpy as np
 
+from gptd_rl.agents.exploration import nothing_to_gain, reward_novelty
 from gptd_rl.agents.lookahead import Lookahead
 from gptd_rl.agents.planning_states import StateCounts, distant_rows, planning_states
 from gptd_rl.agents.policy_pool import PolicyRecord, StateValues
 from gptd_rl.agents.trial import simulated_returns, start_states
 from gptd_rl.data.action_transitions import CompletedTransitions
 from gptd_rl.estimators.completed import CompletedFit, CompletedProblem, PriorMean, select_by_values
+from gptd_rl.estimators.dynamics.completion import repeat_actions
 from gptd_rl.estimators.dynamics.model import DynamicsModel
 from gptd_rl.estimators.dynamics.output import state_kernel, unit_relevances
 from gptd_rl.inference.by_action import QFunction
@@ -46,11 +48,18 @@ class Setting:
         λ = σ²/v₀.
     fineness : float
         Relevances of the selected kernel times this: how fine the details of Q may be.
+    n_inducing : int
+        Inducing states of Q.
+    n_repeats : int
+        Steps for which an action is held while planning. With more of them errors add up less often; the policy still
+        chooses in every step.
     """
 
     softness: float
     noise_share: float
     fineness: float = 1.0
+    n_inducing: int = 400
+    n_repeats: int = 1
 
 
 @dataclass(frozen=True)
@@ -61,6 +70,8 @@ class Planning:
     ----------
     settings : tuple of Setting
         One for each candidate policy.
+    refined : tuple of Setting
+        Of further candidates in the last round, which take more time.
     exploring : Setting
         Of the policy that explores.
     prior_mean : {"smallest", "largest"}
@@ -83,8 +94,6 @@ class Planning:
         How many of them start where episodes start; the others in visited states.
     n_kept : int
         Best candidates that are tried again in the next improvement.
-    n_inducing : int
-        Inducing states of Q.
     """
 
     settings: tuple[Setting, ...] = (
@@ -93,6 +102,7 @@ class Planning:
         Setting(0.1, 1e-3, 4.0),
         Setting(0.02, 1e-4, 4.0),
     )
+    refined: tuple[Setting, ...] = (Setting(0.1, 1e-3, 16.0, n_inducing=800, n_repeats=2),)
     exploring: Setting = Setting(0.1, 3e-3)
     prior_mean: PriorMean = "smallest"
     trial: bool = True
@@ -104,7 +114,6 @@ class Planning:
     n_starts: int = 120
     start_share: float = 0.6
     n_kept: int = 2
-    n_inducing: int = 400
 
 
 @dataclass(frozen=True, eq=False)
@@ -179,11 +188,10 @@ class Planner:
         """
         counts, selection, known, retried = self.planning.states, None, list(known), list(known)
         for rounds_left in range(self.planning.n_rounds, 0, -1):
-            n_starts = self.planning.n_starts // (PRELIMINARY if rounds_left > 1 else 1)
             acting = [q for q in (*(record.q for record in known), explorer) if q is not None]
             self._distant = distant_rows(model, self._kernel(model), rng)
             data = planning_states(model, counts, self._distant, starts, self.simulated, acting, rng)
-            plan = self._plan(model, data, starts, known, n_starts, rng)
+            plan = self._plan(model, data, starts, known, rounds_left == 1, rng)
             selection, explorer = plan.fit.selection or selection, plan.explorer
             best = plan.candidates[: self.planning.n_kept]
             known = best + [record for record in retried if record not in best]
@@ -203,46 +211,46 @@ class Planner:
         data: CompletedTransitions,
         starts: Array,
         known: Sequence[PolicyRecord],
-        n_starts: int,
+        is_last: bool,
         rng: np.random.Generator,
     ) -> Improvement:
-        """Fit Q for all settings, and try the greedy policies."""
-        planning, problems = self.planning, dict[float, CompletedProblem]()
+        """Fit Q for all settings, and try the greedy policies; with less effort before the last round."""
+        planning, problems = self.planning, dict[tuple[float, int, int], CompletedProblem]()
 
         def problem_of(setting: Setting) -> CompletedProblem:
-            if setting.fineness not in problems:
+            key = setting.fineness, setting.n_inducing, setting.n_repeats
+            if key not in problems:
                 kernel = rescale(self._kernel(model), relevance=setting.fineness)
-                problems[setting.fineness] = CompletedProblem.of(data, kernel, planning.n_inducing, rng)
-            return problems[setting.fineness]
+                repeated = data if setting.n_repeats == 1 else repeat_actions(model, data, setting.n_repeats, rng)
+                problems[key] = CompletedProblem.of(repeated, kernel, setting.n_inducing, rng)
+            return problems[key]
 
-        values, selection = self._start_values(data), None
+        values, selection = None if self.newest is None else _next_values(self.newest, data), None
         first = self._solve(problem_of(planning.settings[0]), planning.settings[0], values)
         if self.n_selected == 0 or (self.reselect and len(model.transitions_) >= 2 * self.n_selected):
             selection = select_by_values(problem_of(planning.settings[0]), first, rng)
         if selection is not None:
             self.kernel, self.n_selected, problems = selection.kernel, len(model.transitions_), {}
             first = self._solve(problem_of(planning.settings[0]), planning.settings[0], first.values)
-        others = [self._solve(problem_of(setting), setting, first.values) for setting in planning.settings[1:]]
         self.newest = first.posterior.mean_function
-        optimistic = self._explorer(problem_of(planning.exploring), rng)
+        settings, others = planning.settings + (planning.refined if is_last else ()), []
+        for setting in settings[1:]:
+            problem = problem_of(setting)
+            values = first.values if problem.data is data else _next_values(self.newest, problem.data)
+            others.append(self._solve(problem, setting, values))
+        optimistic = self._explorer(model, problem_of(planning.exploring), rng)
         new = [
             PolicyRecord(self._acting(model, fit.posterior.mean_function, setting))
-            for fit, setting in zip([first, *others], planning.settings, strict=True)
+            for fit, setting in zip([first, *others], settings, strict=True)
         ]
         candidates = [*new[:1], *known]
         if planning.trial:
             is_known = np.quantile(data.reward_std, 0.99) <= KNOWN * np.ptp(data.rewards)
             caution = 0.0 if is_known else planning.caution
+            n_starts = planning.n_starts // (1 if is_last else PRELIMINARY)
             candidates = self._try(model, [*known, *new], starts, n_starts, caution, rng)
         explorer = self._acting(model, optimistic, planning.exploring)
         return Improvement(candidates, explorer, replace(first, selection=selection))
-
-    def _start_values(self, data: CompletedTransitions) -> Array | None:
-        """V of the next states by the Q before, of shape (n, n_actions)."""
-        if self.newest is None:
-            return None
-        following = data.next_states.reshape(-1, data.states.shape[1])
-        return self.newest(following).max(axis=1).reshape(data.rewards.shape)
 
     def _solve(self, problem: CompletedProblem, setting: Setting, values: Array | None) -> CompletedFit:
         return problem.solve(
@@ -253,13 +261,18 @@ class Planner:
             caution=self.planning.caution,
         )
 
-    def _explorer(self, problem: CompletedProblem, rng: np.random.Generator) -> QFunction:
+    def _explorer(self, model: DynamicsModel, problem: CompletedProblem, rng: np.random.Generator) -> QFunction:
         """Posterior sample of a Q-function to which unknown states and rewards look good."""
-        setting = self.planning.exploring
+        setting, values = self.planning.exploring, None
+        prior_mean: float | PriorMean = "largest"
+        if nothing_to_gain(problem.data):
+            problem, prior_mean = reward_novelty(model, problem)
+            values = np.full(problem.data.rewards.shape, prior_mean)
         optimistic = problem.solve(
             softness=setting.softness,
             noise_share=setting.noise_share,
-            prior_mean="largest",
+            prior_mean=prior_mean,
+            values=values,
             caution=-self.planning.curiosity,
         )
         return optimistic.posterior.sample_function(rng)
@@ -294,10 +307,17 @@ class Planner:
         return sorted(records, key=lambda record: -record.trial_return)
 
 
+def _next_values(q: QFunction, data: CompletedTransitions) -> Array:
+    """V of the next states, of shape (n, n_actions)."""
+    following = data.next_states.reshape(-1, data.states.shape[1])
+    return q(following).max(axis=1).reshape(data.rewards.shape)
+
+
 def planning_from_dict(kept: dict[str, Any]) -> Planning:
     """The settings again that `dataclasses.asdict` took apart."""
     parts = dict(
         settings=tuple(Setting(**setting) for setting in kept["settings"]),
+        refined=tuple(Setting(**setting) for setting in kept["refined"]),
         exploring=Setting(**kept["exploring"]),
         states=StateCounts(**kept["states"]),
     )

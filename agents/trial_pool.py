@@ -110,7 +110,7 @@ class TrialPool(PolicyPool):
         verdict = self.verdict
         for record in candidates:
             record.score = _score(record, verdict)
-        ranked = sorted(candidates, key=lambda record: -record.score)
+        ranked = sorted(candidates, key=lambda record: (-record.score, -record.n_transitions))
         tested = [record for record in ranked if record.episodes][:N_TESTED]
         best = ranked[0]
         if best is not self.incumbent and _is_credibly_better(best, self.incumbent):
@@ -194,7 +194,8 @@ def _is_credibly_better(challenger: PolicyRecord, incumbent: PolicyRecord) -> bo
     """Whether the difference of scores exceeds the standard error of the difference of trials.
 
     All policies start in the same states: differences of their returns tell more than each mean does. Without it the
-    served policy would change with every trial, by chance.
+    served policy would change with every trial, by chance. If all returns are the same, the one that was learnt from
+    more transitions has the better Q-function.
     """
     if challenger.trial_returns is None or incumbent.trial_returns is None:
         return True
@@ -202,6 +203,8 @@ def _is_credibly_better(challenger: PolicyRecord, incumbent: PolicyRecord) -> bo
         return True
     differences = challenger.trial_returns - incumbent.trial_returns
     error = float(differences.std()) / np.sqrt(len(differences))
+    if not differences.any() and challenger.score == incumbent.score:
+        return challenger.n_transitions > incumbent.n_transitions
     return challenger.score - incumbent.score > error
 
 

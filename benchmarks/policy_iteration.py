@@ -7,7 +7,7 @@
     python benchmarks/policy_iteration.py --rerun-peers              train the others again as well
     python benchmarks/policy_iteration.py --seeds 1 --tasks CartPole-v1 --budget-scale 0.1 --output smoke
 
-Our agent has one configuration for all tasks, γ = 0.99, and seeds from 120 on; its design used seeds below 112, and the
+Our agent has one configuration for all tasks, γ = 0.99, and seeds from 130 on; its design used seeds below 130, and the
 first seven of the eleven tasks. Nothing stops it early. `learn` returns after 1 000, 2 000 and 5 000 steps (the
 pendulum's swing-up also 10 000, the gridworld with ten irrelevant inputs also 1 500), its policy is judged by 100 fresh
 episodes, and the same agent goes on. In between it is evaluated every 250 steps by 20 fresh episodes. A task is held at
@@ -30,7 +30,7 @@ from control_tables import LABELS, OURS, Runs, Steps, tables
 from control_tasks import TASKS, ControlTask, Run
 from exact import fix_threads
 
-FIRST_SEED = 120  # the design used those below 100, and looked at 110 and 111
+FIRST_SEED = 130  # the design used those below
 MODELS: dict[str, dict[str, Any]] = {"default": {}, "gp": {"model": "gp"}, "none": {"model": None}}
 COLORS = {OURS: "#d55e00", "dqn": "#0072b2", "ppo": "#777777", "qrdqn": "#009e73"}
 STYLE = {name: dict(color=COLORS[name], label=label) for name, label in LABELS.items()}

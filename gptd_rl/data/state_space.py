@@ -53,8 +53,18 @@ class StateSpace:
     circles: tuple[int, ...]
 
     @classmethod
-    def of(cls, states: Array, bounds: tuple[ArrayLike, ArrayLike] | None = None) -> StateSpace:
-        """The space of visited `states`, of shape (n, n_dims), with its bounds if they are known."""
+    def of(
+        cls, states: Array, bounds: tuple[ArrayLike, ArrayLike] | None = None, before: Array | None = None
+    ) -> StateSpace:
+        """The space of visited states, with its bounds if they are known.
+
+        Parameters
+        ----------
+        states : ndarray of shape (n, n_dims)
+        bounds : tuple of 2 array-likes of shape (n_dims,), optional
+        before : ndarray of shape (n, n_dims), optional
+            The state before each, to tell who stopped at a bound from who stood still; itself where there was none.
+        """
         n_dims = states.shape[1]
         low, high = check_bounds(bounds, n_dims)
         is_angle = (np.abs(low + np.pi) < IS_PI) & (np.abs(high - np.pi) < IS_PI)
@@ -69,8 +79,9 @@ class StateSpace:
         slack = CLOSE * (highest - lowest)
         turns = is_angle.copy()  # what goes round does not stop at the end of its range
         turns[[i + k for i in circles for k in (0, 1)]] = True
-        stops_low = _is_bound(states, lowest, low, slack) & ~turns
-        stops_high = _is_bound(states, highest, high, slack) & ~turns
+        has_moved = np.ones(states.shape, dtype=bool) if before is None else states != before
+        stops_low = _is_bound(states, has_moved, lowest, low, slack) & ~turns
+        stops_high = _is_bound(states, has_moved, highest, high, slack) & ~turns
         n_distinct = np.array([len(np.unique(column)) for column in states.T])
         is_discrete = n_distinct <= DISTINCT * len(states)
         return cls(low, high, lowest, highest, stops_low, stops_high, is_angle, is_discrete, tuple(circles))
@@ -129,9 +140,9 @@ class StateSpace:
         return np.where(self.is_angle, (states + np.pi) % (2.0 * np.pi) - np.pi, states)
 
 
-def _is_bound(states: Array, end: Array, known: Array, slack: Array) -> BoolArray:
+def _is_bound(states: Array, has_moved: BoolArray, end: Array, known: Array, slack: Array) -> BoolArray:
     """Whether the ends of the visited range, of shape (n_dims,), are bounds."""
-    n_there = (np.abs(states - end) <= slack).sum(axis=0)
+    n_there = ((np.abs(states - end) <= slack) & has_moved).sum(axis=0)
     return np.asarray((slack > 0) & (n_there >= np.where(np.abs(end - known) <= slack, 1, MIN_AT_BOUND)))
 
 

@@ -214,6 +214,17 @@ def test_judge_keeps_the_incumbent_unless_another_is_credibly_better():
     assert pool.incumbent is second
 
 
+def test_judge_takes_the_newer_of_two_policies_with_the_same_returns():
+    pool, same = TrialPool(), np.zeros(10)
+    old, new = record(0.0, n_transitions=1), record(0.0, n_transitions=2)
+    old.trial_returns, new.trial_returns = same, same
+    pool.judge([old], n_kept=1)
+    pool.judge([old, new], n_kept=1)
+    assert pool.incumbent is new
+    pool.judge([old, new], n_kept=1)
+    assert pool.incumbent is new
+
+
 def test_judge_calls_a_model_useless_that_is_always_far_off():
     pool = TrialPool()
     pool.compared, pool.return_range = [(n, -100.0) for n in range(5)], (0.0, 4.0)

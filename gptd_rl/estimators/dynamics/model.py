@@ -124,15 +124,15 @@ class DynamicsModel(Parameters, DynamicsFiles):
         transitions, n_actions = read_transitions(data, self.n_actions, self.bounds)
         rng = np.random.default_rng(self.random_state)
         n, states = len(transitions), np.concatenate([transitions.states, transitions.next_states])
-        space = StateSpace.of(states, self.bounds)
+        space = StateSpace.of(states, self.bounds, np.concatenate([transitions.states, transitions.states]))
         fitted = self.warm_start and self._is_like(space, n_actions)
         select = not fitted or n >= GROWTH * self._n_selected
-        before: Any = self.outputs_ if fitted else [None] * (transitions.states.shape[1] + 1)
+        earlier: Any = self.outputs_ if fitted else [None] * (transitions.states.shape[1] + 1)
         self.space_ = space
         rows = np.arange(n) if n <= self.max_rows else np.sort(rng.permutation(n)[: self.max_rows])
         groups = stopped_rows(space, transitions.next_states)
         outputs = []
-        for y, rows_of, old in zip(self._outputs(transitions).T, self._rows(transitions, rows), before, strict=True):
+        for y, rows_of, old in zip(self._outputs(transitions).T, self._rows(transitions, rows), earlier, strict=True):
             part = OutputData(space, transitions.states, transitions.actions, y, n_actions, self.subset_size)
             selection = None if old is None else old.selection
             outputs.append(part.fit_robustly(rows_of, groups, selection, select, rng))

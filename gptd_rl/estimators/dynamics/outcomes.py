@@ -11,6 +11,8 @@ from gptd_rl.data.action_transitions import ActionTransitions
 from gptd_rl.data.state_space import StateSpace
 from gptd_rl.types import Array, BoolArray, IntArray
 
+# Standard deviations of V that are a smaller share of the largest |V| possible are none.
+NEGLIGIBLE = 1e-3
 # Half the width of a 95 % interval, in standard deviations.
 WIDTH = 1.96
 
@@ -116,6 +118,8 @@ def _value_error(
         return np.asarray(o.rewards + t.gamma * ~o.terminated * value(o.next_states))
 
     predicted, spread = target(outcome), float(value(t.states).std())
+    if t.gamma < 1.0:  # where V hardly varies, its errors do not matter
+        spread = max(spread, NEGLIGIBLE * float(np.abs(t.rewards).max()) / (1.0 - t.gamma))
     real = t.rewards + t.discounts * value(t.next_states)
     error = float(np.median(np.abs(predicted - real)))
     expected = 0.0 if noisy is None else float(np.median(np.abs(target(noisy) - predicted)))
