@@ -15,7 +15,10 @@ if TYPE_CHECKING:
 EXAMPLES = """\
 gptd-rl iterate --env Acrobot-v1 --n-transitions 1000 --out acrobot.gptd
 gptd-rl iterate --env Pendulum-v1 --candidates -2 -1 0 1 2 --out pendulum.gptd
+gptd-rl iterate --env CartPole-v1 --model none --out cartpole.gptd
 gptd-rl evaluate --agent acrobot.gptd --env Acrobot-v1"""
+
+MODELS = ("gp", "none")
 
 
 def add(commands: Any) -> None:
@@ -37,6 +40,12 @@ def add(commands: Any) -> None:
         nargs="+",
         metavar="X",
         help="candidate actions for continuous action spaces; the numbers of one action after those of another",
+    )
+    parser.add_argument(
+        "--model",
+        choices=MODELS,
+        default="gp",
+        help="plan in a Gaussian process model of the dynamics, or learn from real transitions alone (default: gp)",
     )
     options.add_out(parser, "the agent (a file)")
     options.add_json(parser)
@@ -69,7 +78,8 @@ def _learn(args: argparse.Namespace, env: Any) -> PolicyIteration:
 
     with terminal.as_command_error(ValueError):
         candidates = None if args.candidates is None else _actions(args.candidates, env.action_space.shape)
-        agent = PolicyIteration(env, gamma=args.gamma, seed=args.seed, candidates=candidates)
+        model = None if args.model == "none" else args.model
+        agent = PolicyIteration(env, gamma=args.gamma, seed=args.seed, candidates=candidates, model=model)
     try:
         agent.learn(args.n_transitions, progress_bar=terminal.shows_progress(args))
     except LearningError as error:  # its last sentence is about saving the agent in Python
@@ -97,6 +107,7 @@ def results(agent: PolicyIteration, path: Path, picture: Path) -> dict[str, Any]
         n_episodes=len(agent.episodes),
         incumbent_return=float(returns.mean()) if len(returns) else None,
         n_incumbent_episodes=len(returns),
+        served=agent.served_.reason,
         relevances=agent.relevances_.tolist(),
         scaled_relevances=(agent.relevances_ * agent.data.states.var(axis=0)).tolist(),
     )
@@ -116,6 +127,7 @@ def _print(found: dict[str, Any]) -> None:
     for name, text in (
         ("steps", f"{found['n_transitions']}, in {count(found['n_episodes'], 'episode')}"),
         ("return of the incumbent policy", f"{measured} since its selection"),
+        ("why it is served", found["served"]),
         ("scaled relevances", most_relevant(names, found["scaled_relevances"])),
     ):
         table.add_row(Text(name, style="dim"), Text(text))

@@ -23,6 +23,7 @@ def test_iterate_writes_agent_picture_and_json(iterated: Path):
     np.testing.assert_allclose(found["relevances"], agent.relevances_)
     returns = agent.incumbent_returns
     assert found["n_incumbent_episodes"] == len(returns)
+    assert found["served"] == agent.served_.reason
     assert found["incumbent_return"] == (pytest.approx(returns.mean()) if len(returns) else None)
 
 
@@ -38,9 +39,17 @@ def test_iterate_prints_a_table(tmp_path: Path, capsys: Capture):
     assert agent.gamma == 0.9 and agent.candidates is not None and agent.candidates.shape == (3, 1)
 
 
+@pytest.mark.parametrize("model", ["gp", "none"])
+def test_iterate_with_and_without_a_model(model: str, tmp_path: Path):
+    out = tmp_path / "a.gptd"
+    assert run("iterate", "--env", GRID, "--n-transitions", 60, "--model", model, "--out", out, "--json") == 0
+    assert PolicyIteration.load(out).model == (None if model == "none" else "gp")
+
+
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
+        (["--env", GRID, "--model", "x", "--out", "a.gptd"], "invalid choice: 'x'"),
         (["--env", "Pendulum-v1", "--out", "a.gptd"], "is continuous: give candidates"),
         (["--env", "Pendulum-v1", "--candidates", "0", "9", "--out", "a.gptd"], "is outside"),
         (["--env", GRID, "--candidates", "0", "1", "--out", "a.gptd"], "candidates are for continuous actions"),

@@ -65,6 +65,26 @@ def test_the_end_of_the_range_is_a_bound_if_it_is_known_or_was_reached_often():
     assert not StateSpace.of(np.ones((5, 1))).stops_low[0]  # a constant is stopped by nothing
 
 
+def test_who_stands_still_at_the_end_of_the_range_is_not_stopped_there():
+    before = np.array([0.0, 1.0, 1.0, 1.0, 0.5])[:, None]
+    states = np.array([1.0, 1.0, 1.0, 1.0, 0.2])[:, None]  # arrives at 1 once, and stays
+    assert StateSpace.of(states).stops_high[0]
+    assert not StateSpace.of(states, None, before).stops_high[0]
+    assert StateSpace.of(states, ([0.0], [1.0]), before).stops_high[0]  # once is enough at a known bound
+    often = np.array([0.0, 0.4, 0.7, 1.0, 0.5])[:, None]
+    assert StateSpace.of(states, None, often).stops_high[0]
+
+
+def test_inputs_with_few_values_are_discrete_and_not_perturbed():
+    rng = np.random.default_rng(0)
+    states = np.column_stack([rng.integers(0, 4, size=100), rng.normal(size=100)]).astype(float)
+    space = StateSpace.of(states)
+    assert_array_equal(space.is_discrete, [True, False])
+    moved = space.perturbed(states, np.full(states.shape, 0.01))
+    assert_array_equal(moved[:, 0], states[:, 0])
+    assert (moved[:, 1] > states[:, 1]).all()
+
+
 @pytest.mark.parametrize(
     ("bounds", "message"),
     [

@@ -6,6 +6,7 @@ import numpy as np
 from numpy.testing import assert_allclose, assert_array_equal
 
 from gptd_rl import DynamicsModel
+from gptd_rl.estimators.dynamics.completion import repeat_actions
 from tests.estimators.dynamics.cases import BENT, BOUNDS, GOAL, NOISY, hits_wall, parts
 from tests.systems import transitions
 
@@ -74,3 +75,30 @@ def test_doubt_is_the_standard_deviation_of_the_posterior(smooth, noisy):
             actions = np.full(60, action)
             variance = output.posterior.variance(np.column_stack([x, actions]))
             assert_allclose(output.doubt(x, actions), np.sqrt(variance), rtol=1e-3)
+
+
+def test_repeat_actions_iterates_predict_until_an_end(goal):
+    data, rng = goal.complete(), np.random.default_rng(0)
+    found = repeat_actions(goal, data, 3, rng)
+    assert found.gamma == data.gamma**3 and found.states is data.states
+    n_ended = 0
+    for i in range(0, 400, 7):
+        for a in range(2):
+            x, reward, discount = data.next_states[i, a], data.rewards[i, a], data.discounts[i, a]
+            for _ in range(2):
+                if discount > 0.0:
+                    outcome = goal.predict(x[None], [a])
+                    reward, x = reward + discount * outcome.rewards[0], outcome.next_states[0]
+                    discount *= 0.0 if outcome.terminated[0] else data.gamma
+            assert_allclose(found.next_states[i, a], x)
+            assert_allclose([found.rewards[i, a], found.discounts[i, a]], [reward, discount])
+            assert found.may_end[i, a] or discount > 0.0
+            n_ended += discount == 0.0
+    assert 5 < n_ended < 100
+
+
+def test_repeat_actions_once_changes_nothing(smooth):
+    data = smooth.complete()
+    same = repeat_actions(smooth, data, 1, np.random.default_rng(0))
+    for name in ("next_states", "rewards", "discounts", "may_end", "gamma"):
+        assert_array_equal(getattr(same, name), getattr(data, name))
