@@ -65,6 +65,27 @@ def test_learn_in_a_slippery_gridworld():
     assert isinstance(agent.dynamics_, DynamicsModel) and agent.dynamics_.noise_[0] > 0.3  # x' is noisy, too
 
 
+class NoisyPendulum(gym.ActionWrapper[Any, Any, Any]):
+    """Five torques, and noise on top."""
+
+    def __init__(self) -> None:
+        super().__init__(gym.make("Pendulum-v1"))
+        self.action_space = spaces.Discrete(5)
+
+    def action(self, action: Any) -> Any:
+        torque = np.linspace(-2.0, 2.0, 5)[action] + 0.3 * self.np_random.standard_normal()
+        return np.array([np.clip(torque, -2.0, 2.0)], dtype=np.float32)
+
+
+def test_learn_in_a_noisy_pendulum():
+    """The return of a random policy is −1 200, that of good ones without noise −150."""
+    agent = PolicyIteration(NoisyPendulum(), seed=0).learn(750)
+    assert agent.evaluate(10, seed=1).mean() > -300.0
+    assert isinstance(agent.dynamics_, DynamicsModel)
+    assert 0.02 < agent.dynamics_.noise_[2] < 0.06  # 3 · 0.3 · dt = 0.045, less where the torque is clipped
+    assert agent.dynamics_.noise_[0] < 0.01
+
+
 def test_served_says_which_policy_and_why(learnt):
     served = learnt.served_
     assert served.q is learnt.q and 200 <= served.n_transitions <= 400
