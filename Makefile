@@ -18,7 +18,7 @@ export MPLBACKEND := Agg
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test lint format browser tables bench-exact bench-sparse bench-selection bench-fits bench-off-policy bench-evaluate bench-policy-iteration bench-ablation bench-threads bench-imports bench-markov clean distclean
+.PHONY: help demo test lint format browser tables bench-exact bench-sparse bench-selection bench-fits bench-off-policy bench-evaluate bench-policy-iteration bench-ablation bench-model-or-not bench-threads bench-imports bench-markov clean distclean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1|\2/p' Makefile | awk -F'|' '{ printf "%-24s %s\n", $$1, $$2 }'
@@ -73,6 +73,9 @@ bench-policy-iteration: $(DEV) ## policies after 1 000 to 10 000 steps on eleven
 
 bench-ablation: $(DEV) ## policy iteration without one part each
 	$(PY) benchmarks/ablation.py --processes $(JOBS)
+
+bench-model-or-not: $(DEV) ## policy iteration with and without a model, where the model is in trouble
+	$(PY) benchmarks/model_or_not.py --processes $(JOBS)
 
 bench-threads: $(DEV) ## fits with BLAS threads as they come, beside one thread and a busy process
 	$(PY) benchmarks/threads.py

@@ -26,18 +26,20 @@ from gptd_rl.agents.planning import Planning
 from gptd_rl.agents.planning_states import StateCounts
 
 CRISP = tuple(replace(setting, softness=0.0) for setting in Planning().settings)
+CRISP_REFINED = tuple(replace(setting, softness=0.0) for setting in Planning().refined)
 
 # Name → arguments of PolicyIteration: the default, and what it is without one of its parts, or with another one.
 VARIANTS: dict[str, dict[str, Any]] = {
     "default": {},
     "no completion (model=None)": dict(model=None),
-    "no softness (ε = 0)": dict(planning=Planning(settings=CRISP)),
+    "no softness (ε = 0)": dict(planning=Planning(settings=CRISP, refined=CRISP_REFINED)),
     "optimistic prior mean": dict(planning=Planning(prior_mean="largest")),
     "no trial": dict(planning=Planning(trial=False)),
     "no states from the model": dict(planning=Planning(states=StateCounts(perturbed=0, rollout=0, simulated=0))),
     "lookahead": dict(planning=Planning(lookahead=True)),
     "no caution, no curiosity": dict(planning=Planning(caution=0.0, curiosity=0.0)),
     "one round of planning": dict(planning=Planning(n_rounds=1)),
+    "no refined candidate": dict(planning=Planning(refined=())),
 }
 CHOSEN = ("CartPole-v1", "Pendulum-v1", "MountainCar-v0")
 STOPS = (1000, 2000)

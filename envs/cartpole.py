@@ -11,7 +11,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from gptd_rl.checks import check_number
 from gptd_rl.envs.batched import DynamicsVectorEnv
-from gptd_rl.envs.dynamics import Dynamics, ObservationArray
+from gptd_rl.envs.dynamics import Dynamics, ObservationArray, checked_observations
 from gptd_rl.envs.pendulum import wrap_angles
 from gptd_rl.envs.rendering import BLUE, GREEN, GREY, INK, RED, Canvas
 from gptd_rl.envs.single import DynamicsEnv
@@ -203,12 +203,8 @@ class CartPoleSwingUp(Dynamics):
 
     def states_of(self, observations: ArrayLike) -> Array:
         """States of shape (n, 4) behind observations of shape (n, 4) or (n, 5)."""
-        seen = np.asarray(observations, dtype=np.float64)
         n_dims = self.observation_space.shape[0]
-        if seen.ndim != 2 or seen.shape[1] != n_dims:
-            raise ValueError(f"expected observations of shape (n, {n_dims}), got {seen.shape}.")
-        if not np.isfinite(seen).all():
-            raise ValueError("expected finite observations, got some that are not.")
+        seen = checked_observations(observations, n_dims)
         angles = seen[:, 2] if n_dims == 4 else np.arctan2(seen[:, 3], seen[:, 2])
         return np.stack([seen[:, 0], seen[:, 1], wrap_angles(angles), seen[:, -1]], axis=1)
 

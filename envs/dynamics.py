@@ -129,6 +129,16 @@ def checked_actions(space: Space[Any], actions: Any) -> NDArray[Any]:
     raise ValueError(f"expected an action in {space}, got {actions!r}.")
 
 
+def checked_observations(observations: ArrayLike, n_dims: int) -> Array:
+    """Observations as a float64 array of shape (n, n_dims), after a check that they are finite."""
+    seen = np.asarray(observations, dtype=np.float64)
+    if seen.ndim != 2 or seen.shape[1] != n_dims:
+        raise ValueError(f"expected observations of shape (n, {n_dims}), got {seen.shape}.")
+    if not np.isfinite(seen).all():
+        raise ValueError("expected finite observations, got some that are not.")
+    return seen
+
+
 def check_options(options: dict[str, Any] | None, known: tuple[str, ...]) -> None:
     """Refuse unknown options of `reset`."""
     for name in options or {}:

@@ -11,7 +11,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from gptd_rl.checks import check_number
 from gptd_rl.envs.batched import DynamicsVectorEnv
-from gptd_rl.envs.dynamics import Dynamics, ObservationArray
+from gptd_rl.envs.dynamics import Dynamics, ObservationArray, checked_observations
 from gptd_rl.envs.rendering import BLUE, GREEN, GREY, INK, RED, Canvas
 from gptd_rl.envs.single import DynamicsEnv
 from gptd_rl.types import Array, BoolArray
@@ -189,12 +189,8 @@ class PendulumSwingUp(Dynamics):
 
     def states_of(self, observations: ArrayLike) -> Array:
         """States of shape (n, 2) behind observations of shape (n, 2) or (n, 3)."""
-        seen = np.asarray(observations, dtype=np.float64)
         n_dims = self.observation_space.shape[0]
-        if seen.ndim != 2 or seen.shape[1] != n_dims:
-            raise ValueError(f"expected observations of shape (n, {n_dims}), got {seen.shape}.")
-        if not np.isfinite(seen).all():
-            raise ValueError("expected finite observations, got some that are not.")
+        seen = checked_observations(observations, n_dims)
         angles = seen[:, 0] if n_dims == 2 else np.arctan2(seen[:, 1], seen[:, 0])
         return np.stack([wrap_angles(angles), seen[:, -1]], axis=1)
 

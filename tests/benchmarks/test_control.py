@@ -253,17 +253,17 @@ def test_main_writes_tables_and_figure_of_stored_results(control: Any, tmp_path:
 
 
 def test_main_trains_without_early_stopping_and_resumes(control: Any, tmp_path: Path) -> None:
-    options = f"--tasks LatentGridworld-10 FrozenLake8x8-v1 --budget-scale 0.05 --output {tmp_path}"
+    options = f"--tasks LatentGridworld-10 FrozenLake8x8-v1 --first-seed 5 --budget-scale 0.05 --output {tmp_path}"
     run_benchmark("policy_iteration", f"--seeds 1 --eval-every 100 {options}")
     content = json.loads((tmp_path / "ours.json").read_text())
     (run,) = [control.Run.from_json(entry) for entry in content["LatentGridworld-10"]["runs"]]
-    assert (run.seed, run.budget) == (100, 250)
+    assert (run.seed, run.budget) == (5, 250)
     assert run.steps == [100, 200]
     assert list(run.served) == [50, 75, 100, 250]
     times = [policy.processor_seconds for policy in run.served.values()]
     assert times == sorted(times) and times[0] > 0
     printed = run_benchmark("policy_iteration", f"--seeds 2 --resume {options}")
-    assert "seed 101" in printed and "seed 100" not in printed
+    assert "seed 6" in printed and "seed 5" not in printed
     after = json.loads((tmp_path / "ours.json").read_text())
     assert after["LatentGridworld-10"]["runs"][0] == content["LatentGridworld-10"]["runs"][0]
 
@@ -275,3 +275,14 @@ def test_ablation_prints_the_table_of_what_it_trained(control: Any, tmp_path: Pa
     again = run_benchmark("ablation", f"--from-json {options}")
     assert again.strip() and printed.endswith(again)
     assert again.count("| CartPole-v1 | default |") == 2
+
+
+def test_model_or_not_prints_differences_on_the_same_seeds(control: Any, tmp_path: Path) -> None:
+    options = f"--tasks portals --output {tmp_path}"
+    printed = run_benchmark("model_or_not", f"--seeds 1 --budget-scale 0.05 {options}")
+    assert "portals, gp seed 300" in printed and "portals, none seed 300" in printed
+    again = run_benchmark("model_or_not", f"--from-json {options}")
+    assert again.strip() and printed.endswith(again)
+    cells = [cell.strip() for cell in again.splitlines()[-1].split("|")[1:-1]]
+    assert cells[:2] == ["portals", "1"]
+    assert float(cells[4]) == float(cells[2]) - float(cells[3])
