@@ -253,7 +253,7 @@ def test_main_writes_tables_and_figure_of_stored_results(control: Any, tmp_path:
 
 
 def test_main_trains_without_early_stopping_and_resumes(control: Any, tmp_path: Path) -> None:
-    options = f"--tasks LatentGridworld-10 FrozenLake8x8-v1 --first-seed 5 --budget-scale 0.05 --output {tmp_path}"
+    options = f"--tasks LatentGridworld-10 LatentGridworld-slip --first-seed 5 --budget-scale 0.05 --output {tmp_path}"
     run_benchmark("policy_iteration", f"--seeds 1 --eval-every 100 {options}")
     content = json.loads((tmp_path / "ours.json").read_text())
     (run,) = [control.Run.from_json(entry) for entry in content["LatentGridworld-10"]["runs"]]
