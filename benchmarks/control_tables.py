@@ -50,11 +50,11 @@ PUBLISHED = """**Published counts**, on other terms, so not in the tables:
   TorchRL 0.14 has Dreamer, but neither of the two."""
 
 
-# -------------------------------------------------------------------------------------- statistics
-
-
 # What was seen of the tasks that the design did not use.
 LOOK = " (an earlier version's failure on MountainCarContinuous-v0, seed 120, was looked at: `control_tasks`)"
+
+
+# -------------------------------------------------------------------------------------- statistics
 
 
 def interquartile_mean(scores: Array) -> float:
@@ -264,9 +264,10 @@ def tables(runs: Runs, tasks: Sequence[ControlTask]) -> str:
     """All tables."""
     seeds = sorted({run.seed for task in tasks for run in runs[OURS][task.name]})
     unseen = [task.name for task in tasks if not task.designed]
+    others = ", ".join(unseen) + LOOK if unseen else "none"
     title = f"**The policy when `learn` returns, on {N_SERVED} fresh episodes.**"
     parts = [
-        f"Seeds of ours: {', '.join(map(str, seeds)) or 'none'}. Not tuned on: {', '.join(unseen) or 'none'}{LOOK}.",
+        f"Seeds of ours: {', '.join(map(str, seeds)) or 'none'}. Not tuned on: {others}.",
         f"{title} Beside it the mean return of other agents at their last evaluation (20 episodes) until then.",
         served_table(runs, tasks),
         aggregate(runs, tasks),
