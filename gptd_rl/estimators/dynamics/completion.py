@@ -82,7 +82,8 @@ def repeat_actions(
     """The same states with outcomes of every action taken `n_repeats` times in a row, less often if an end is reached.
 
     Rewards are discounted sums, and γ is that of the last state: a fit to these transitions makes an error of smoothing
-    for every `n_repeats` steps instead of every one.
+    for every `n_repeats` steps instead of every one. Approximations: `reward_std` is that of the first step alone, and
+    only the first state reached can be a possible end.
     """
     n, n_actions = data.rewards.shape
     x = data.next_states.reshape(n * n_actions, -1).copy()
