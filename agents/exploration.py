@@ -18,16 +18,18 @@ from gptd_rl.estimators.dynamics.model import DynamicsModel
 from gptd_rl.estimators.dynamics.output import unit_relevances
 from gptd_rl.types import Array
 
-# An action costs nothing if its reward is nearer to 0 than this share of the range of rewards.
-NOTHING = 0.01
-# States are far from visited ones from this distance on, in standard deviations.
-FAR = 0.1
+# An action costs nothing if its reward is nearer to 0 than this share of the range of rewards; in so many states there
+# must be one.
+NOTHING, ALMOST_ALL = 0.01, 0.9
+# States are far from visited ones from this share of the largest distance that one step from a visited state leads to:
+# with a fixed distance, a start that lies between two visited states would be new enough to stay there.
+FAR = 0.7
 
 
 def nothing_to_gain(data: CompletedTransitions) -> bool:
-    """Whether no reward was positive, and in most visited states there is an action that costs nothing."""
+    """Whether no reward was positive, and in almost all visited states there is an action that costs nothing."""
     rewards = data.rewards[: data.n_real]
-    best = np.median(rewards.max(axis=1))
+    best = np.quantile(rewards.max(axis=1), 1.0 - ALMOST_ALL)
     return bool(rewards.max() <= 0.0 and best >= -NOTHING * np.ptp(rewards))
 
 
@@ -43,8 +45,8 @@ def reward_novelty(model: DynamicsModel, problem: CompletedProblem) -> tuple[Com
         return np.asarray(space.coordinates(states) * scale)
 
     following = data.next_states.reshape(-1, space.n_dims)
-    nearest = scipy.spatial.cKDTree(distances(visited)).query(distances(following))[0]
-    is_far = nearest.reshape(data.rewards.shape) > FAR
+    nearest = scipy.spatial.cKDTree(distances(visited)).query(distances(following))[0].reshape(data.rewards.shape)
+    is_far = nearest > FAR * nearest[: data.n_real].max()
     reward = (float(np.ptp(data.rewards)) or 1.0) / (1.0 - data.gamma)
     sought = replace(
         data, rewards=np.where(is_far, reward, data.rewards), discounts=np.where(is_far, 0.0, data.discounts)

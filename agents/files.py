@@ -73,6 +73,7 @@ def save(agent: BaseAgent, path: str | os.PathLike[str]) -> Path:
             kernel=None if planner.kernel is None else registry.describe(planner.kernel),
             n_selected=planner.n_selected,
             newest=table.add(planner.newest),
+            has_gain=planner.has_gain,
         ),
         model_errors=[asdict(errors) for errors in agent.model_errors_],
     )
@@ -132,6 +133,7 @@ def _build(agent_class: type[Agent], arrays: dict[str, Any]) -> Agent:
     planner.time_limit, planner.n_selected = int(kept["time_limit"]), int(kept["n_selected"])
     planner.kernel = None if kept["kernel"] is None else registry.build(kept["kernel"])
     planner.newest, planner.simulated = table.get(kept["newest"]), arrays.get("simulated")
+    planner.has_gain = bool(kept["has_gain"])
     return agent
 
 

@@ -154,6 +154,8 @@ class Planner:
         States of the last trial.
     newest : QFunction or None
         Of the first setting, from which the next fit starts.
+    has_gain : bool
+        Whether the last plan knew something better than doing nothing; if not, there is only to explore.
     """
 
     planning: Planning
@@ -163,6 +165,7 @@ class Planner:
     n_selected: int = 0
     simulated: Array | None = None
     newest: QFunction | None = None
+    has_gain: bool = True
     _distant: IntArray = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
 
     def improve(
@@ -187,12 +190,15 @@ class Planner:
         rng : Generator
         """
         counts, selection, known, retried = self.planning.states, None, list(known), list(known)
-        for rounds_left in range(self.planning.n_rounds, 0, -1):
+        for round_ in range(1, self.planning.n_rounds + 1):
             acting = [q for q in (*(record.q for record in known), explorer) if q is not None]
             self._distant = distant_rows(model, self._kernel(model), rng)
             data = planning_states(model, counts, self._distant, starts, self.simulated, acting, rng)
-            plan = self._plan(model, data, starts, known, rounds_left == 1, rng)
+            self.has_gain = not nothing_to_gain(data)
+            plan = self._plan(model, data, starts, known, round_ == self.planning.n_rounds, rng)
             selection, explorer = plan.fit.selection or selection, plan.explorer
+            if not self.has_gain:
+                break
             best = plan.candidates[: self.planning.n_kept]
             known = best + [record for record in retried if record not in best]
         return replace(plan, fit=replace(plan.fit, selection=selection))
@@ -234,6 +240,8 @@ class Planner:
             first = self._solve(problem_of(planning.settings[0]), planning.settings[0], first.values)
         self.newest = first.posterior.mean_function
         settings, others = planning.settings + (planning.refined if is_last else ()), []
+        if not self.has_gain:
+            settings, is_last = settings[:1], False
         for setting in settings[1:]:
             problem = problem_of(setting)
             values = first.values if problem.data is data else _next_values(self.newest, problem.data)
@@ -265,7 +273,7 @@ class Planner:
         """Posterior sample of a Q-function to which unknown states and rewards look good."""
         setting, values = self.planning.exploring, None
         prior_mean: float | PriorMean = "largest"
-        if nothing_to_gain(problem.data):
+        if not self.has_gain:
             problem, prior_mean = reward_novelty(model, problem)
             values = np.full(problem.data.rewards.shape, prior_mean)
         optimistic = problem.solve(

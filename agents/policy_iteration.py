@@ -21,7 +21,7 @@ from gptd_rl.agents.runner import EpisodeRunner
 from gptd_rl.agents.trial import simulated_returns
 from gptd_rl.agents.trial_pool import TrialPool
 from gptd_rl.checks import as_count
-from gptd_rl.data.spaces import flat_bounds
+from gptd_rl.data.spaces import flat_bounds, has_one_hot
 from gptd_rl.data.trajectories import Trajectories
 from gptd_rl.estimators.dynamics.model import DynamicsModel
 from gptd_rl.estimators.greedy import GreedyFit, default_kernel
@@ -37,6 +37,11 @@ FIRST_MODEL = 200  # transitions before the first model
 # The model is checked by as many new transitions at least. It is trusted unless each of the last checks shows a larger
 # error of r + γV(x'), in standard deviations of V: once is what a first model may do.
 MIN_CHECKED, N_CHECKS, MAX_ERROR = 20, 2, 0.3
+# Transitions after which the agent explores without the model if it has found nothing to plan for: a smooth model
+# takes what it has not tried for what it has tried nearby, and a door in a wall is never looked for.
+MAX_UNIFORM = 1000
+# While nothing is to be gained, plans are made so many times as often: what was new is not so once it is reached.
+OFTEN = 5
 
 
 class PolicyIteration(BaseAgent):
@@ -54,8 +59,8 @@ class PolicyIteration(BaseAgent):
         Actions to choose from, where the action space is continuous.
     model : {"gp", None}
         "gp": a Gaussian-process model of the dynamics completes every visited state with the actions not taken, and
-        policies are tried in it before one is served. Where the model turns out to be wrong, the agent relies on real
-        transitions alone, as it always does with None.
+        policies are tried in it before one is served. Where the model turns out to be wrong, or observations are
+        categories (Discrete, MultiDiscrete), the agent relies on real transitions alone, as it always does with None.
     planning : Planning, optional
         Settings of planning in the model.
     action_correlation, noise_share, subset_size
@@ -237,8 +242,9 @@ class PolicyIteration(BaseAgent):
         """Whether it is time for an improvement."""
         assert self._buffer is not None
         n = len(self._buffer)
-        if self.model == "gp":
-            return n >= FIRST_MODEL and n - self._n_fitted >= max(self.refit_every, n // 10)
+        if self._plans_in_model:
+            every = max(self.refit_every, n // 10) // (1 if self._planner.has_gain else OFTEN)
+            return n >= FIRST_MODEL and n - self._n_fitted >= every
         every = self.refit_every if n >= self.refit_every else max(1, self.refit_every // 4)
         return n - self._n_fitted >= max(every, n // 20)
 
@@ -249,9 +255,14 @@ class PolicyIteration(BaseAgent):
 
     def _improve(self, select: bool = False) -> None:
         """Improve the policy with all data; `select` demands the selection of a kernel."""
-        if self.model == "gp" and self._improve_in_model():
+        if self._plans_in_model and self._improve_in_model():
             return
         self._improve_from_transitions(select)
+
+    @property
+    def _plans_in_model(self) -> bool:
+        """Whether there is a model at all: Gaussian noise around a mean does not say which category comes next."""
+        return self.model == "gp" and (self.observation_space is None or not has_one_hot(self.observation_space))
 
     def _improve_in_model(self) -> bool:
         """Fit the model, plan and try policies in it; False if the model is not to be trusted."""
@@ -262,7 +273,8 @@ class PolicyIteration(BaseAgent):
         self._fit_model(data)
         model, planner, starts = self.dynamics_, self._planner, experience.starts
         assert model is not None
-        if not self._trusts_model():
+        found_nothing = len(experience) >= MAX_UNIFORM and experience.is_uniform
+        if found_nothing or not self._trusts_model():
             pool.distrust()
             return False
         pool.trusts_model = True
@@ -279,7 +291,7 @@ class PolicyIteration(BaseAgent):
         self._n_fitted = len(experience)
         targets = plan.fit.posterior.targets
         pool.newest_q = NewestQ.of(plan.fit.posterior.mean_function, plan.explorer, targets)
-        pool.has_plan = bool(np.ptp(targets) > 0.0)
+        pool.has_plan = planner.has_gain and bool(np.ptp(targets) > 0.0)
 
         pool.is_noisy = bool(model.noise_.any())
         pool.judge(plan.candidates, self.planning.n_kept)

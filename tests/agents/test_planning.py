@@ -188,6 +188,36 @@ def test_learn_is_not_worse_than_without_a_model_where_none_fits():
     assert np.mean(agent.evaluate(5, seed=1)) == 20.0
 
 
+class Idle(gym.Env):
+    """A walk on a line that nothing comes of."""
+
+    observation_space: Any = spaces.Box(-9.0, 9.0, (1,), np.float64)
+    action_space: Any = spaces.Discrete(2)
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self.n, self.x = 0, self.np_random.uniform(-1.0, 1.0, 1)
+        return self.x, {}
+
+    def step(self, action):
+        self.n, self.x = self.n + 1, np.clip(self.x + 0.1 * (2 * action - 1), -9.0, 9.0)
+        return self.x, 0.0, False, self.n >= 50, {}
+
+
+@pytest.mark.parametrize(("limit", "trusts"), [(250, False), (1000, True)])
+def test_learn_explores_without_the_model_if_nothing_was_found(monkeypatch, limit, trusts):
+    monkeypatch.setattr("gptd_rl.agents.policy_iteration.MAX_UNIFORM", limit)
+    agent = PolicyIteration(Idle(), seed=0).learn(300)
+    assert agent.dynamics_ is not None
+    assert agent.pool.trusts_model == trusts  # type: ignore[attr-defined]
+
+
+def test_learn_does_not_model_categories():
+    agent = PolicyIteration("FrozenLake-v1", seed=0).learn(300)
+    assert agent.model == "gp" and agent.dynamics_ is None
+    assert agent.predict(0)[0] in range(4)
+
+
 def test_a_pool_without_trust_judges_by_measured_returns():
     pool = TrialPool()
     good, bad = record(10.0), record(20.0)

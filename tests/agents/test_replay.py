@@ -91,3 +91,17 @@ def test_add_keeps_earlier_transitions_while_arrays_grow():
     assert len(buffer) == 300
     for f in fields(Experience):
         assert_array_equal(getattr(buffer.experience, f.name), np.concatenate([getattr(seen, f.name)] * 30))
+
+
+@pytest.mark.parametrize(
+    ("rewards", "ends", "is_uniform"),
+    [
+        ([-1.0, -1.0], [False, False], True),  # every policy loses as much
+        ([-1.0, -1.0], [False, True], False),  # the sooner it ends, the better
+        ([0.0, 0.0], [False, True], True),
+        ([0.0, 1.0], [False, False], False),
+    ],
+)
+def test_is_uniform_if_every_policy_looks_the_same(rewards, ends, is_uniform):
+    x, zeros, ended = np.zeros((2, 1)), np.zeros(2, dtype=np.int64), np.array(ends)
+    assert Experience(x, zeros, np.array(rewards), x, ended, ended, zeros).is_uniform == is_uniform

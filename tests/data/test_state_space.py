@@ -57,11 +57,12 @@ def test_is_outside_counts_shares_of_the_visited_range():
     assert_array_equal(space.is_outside(states, 0.1), [True, False, True, False])
 
 
-def test_the_end_of_the_range_is_a_bound_if_it_is_known_or_was_reached_often():
+def test_the_end_of_the_range_is_a_bound_if_it_is_known_or_none_is_known_and_it_was_reached_often():
     column = np.array([-1.0, -1.0, -1.0, 0.3, 0.7, 1.0])[:, None]
     unknown, known = StateSpace.of(column), StateSpace.of(column, ([-5.0], [1.0]))
     assert unknown.stops_low[0] and not unknown.stops_high[0]
-    assert known.stops_low[0] and known.stops_high[0]
+    assert not known.stops_low[0] and known.stops_high[0]  # equal steps reach the same state often: no wall at -1
+    assert StateSpace.of(column, ([-np.inf], [1.0])).stops_low[0]
     assert not StateSpace.of(np.ones((5, 1))).stops_low[0]  # a constant is stopped by nothing
 
 
