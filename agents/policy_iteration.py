@@ -328,7 +328,7 @@ class PolicyIteration(BaseAgent):
         assert isinstance(self.pool, TrialPool)
         recent = [errors.value for errors in self.model_errors_[-N_CHECKS:]]
         is_accurate = len(recent) < N_CHECKS or min(recent) <= MAX_ERROR
-        return is_accurate and not self.pool.verdict.is_useless
+        return is_accurate and not self.pool.trial_errors.is_uninformative
 
     def _improve_from_transitions(self, select: bool) -> None:
         """Fit Q of the greedy policy to all transitions; select a kernel if that is due, or demanded by `select`."""

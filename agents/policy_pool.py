@@ -13,7 +13,7 @@ from typing import Protocol
 
 import numpy as np
 
-from gptd_rl.inference.shrinkage import shrunken_mean
+from gptd_rl.inference.shrinkage import shrunken_mean, variance_between, variance_within
 from gptd_rl.types import Array, IntArray
 
 MIN_EPISODES = 3  # episodes of the policy with the best mean return before newer policies act
@@ -246,16 +246,14 @@ def _scores(newest: PolicyRecord, records: list[PolicyRecord], value: Callable[[
     """
     arms = [newest, *records]
     sizes = np.array([len(arm.episodes) for arm in arms])
-    owner = np.repeat(np.arange(len(arms)), sizes)
     returns = np.array([episode.total for arm in arms for episode in arm.episodes])
     if len(returns) >= MIN_FOR_BASELINE:
         starts = np.array([episode.start for arm in arms for episode in arm.episodes])
         returns = returns - _baseline(returns, value(starts))
-    means = np.bincount(owner, weights=returns) / sizes
-    freedom = len(returns) - len(arms)
-    within = float(np.sum((returns - means[owner]) ** 2)) / freedom if freedom > 0 else 0.0  # s²
-    noise = within / sizes[1:]
-    between = max(0.0, float(np.var(means[1:]) - np.mean(noise))) if len(records) > 1 else 0.0  # τ²
+    groups = np.split(returns, np.cumsum(sizes)[:-1])
+    means = np.array([group.mean() for group in groups])
+    noise = variance_within(groups) / sizes[1:]
+    between = variance_between(means[1:], noise) if len(records) > 1 else 0.0
     if between == 0.0:
         return np.full(len(records), -np.inf)
     difference, std = shrunken_mean(means[1:] - means[0], noise, between)

@@ -7,8 +7,8 @@ between them. Then the return of a policy with n episodes, whose mean difference
 the `shrunken_mean` of d̄.
 
 Candidates are compared by the mean less one standard deviation. If the model is right, d is 0 and the trial decides. If
-it is wrong, τ is large, and a policy needs measured episodes to be deployed. If it is useless, measured returns decide
-alone, as in `PolicyPool`.
+it is wrong, τ is large, and a policy needs measured episodes to be deployed. If trials tell nothing of measured
+returns, these decide alone, as in `PolicyPool`.
 """
 
 from __future__ import annotations
@@ -19,17 +19,17 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from gptd_rl.agents.policy_pool import Episode, EpisodeState, PolicyPool, PolicyRecord, StateValues
-from gptd_rl.inference.shrinkage import shrunken_mean
+from gptd_rl.inference.shrinkage import shrunken_mean, variance_between, variance_within
 from gptd_rl.types import Array
 
 N_COMPARED = 6  # latest episodes by which trials are judged
 N_TESTED = 3  # policies with episodes that are tried again, the best ones
-MIN_FOR_VERDICT = 4  # episodes that must be off before the model is called useless
-USELESS = 0.5  # typical |d| as a share of the range of all returns so far
+MIN_COMPARED = 4  # episodes that must be off before trials are called uninformative
+UNINFORMATIVE = 0.5  # typical |d| as a share of the range of all returns so far
 
 
 @dataclass(frozen=True)
-class Verdict:
+class TrialErrors:
     """How wrong trials are.
 
     Attributes
@@ -38,14 +38,14 @@ class Verdict:
         s² and τ².
     n_episodes : int
         Measured episodes that were compared.
-    is_useless : bool
+    is_uninformative : bool
         Whether trials say nothing of measured returns.
     """
 
     within: float = 0.0
     between: float = 0.0
     n_episodes: int = 0
-    is_useless: bool = False
+    is_uninformative: bool = False
 
 
 @dataclass(frozen=True, eq=False)
@@ -93,9 +93,9 @@ class TrialPool(PolicyPool):
         self._n_chosen = self._n_explored = 0  # episodes since the last improvement
 
     @property
-    def verdict(self) -> Verdict:
+    def trial_errors(self) -> TrialErrors:
         """How wrong the trials of the latest episodes were."""
-        return _verdict(self.compared, self.is_noisy, self.return_range)
+        return _trial_errors(self.compared, self.is_noisy, self.return_range)
 
     def judge(self, candidates: Sequence[PolicyRecord], n_kept: int) -> None:
         """Adopt candidates with trials and select the incumbent.
@@ -107,9 +107,9 @@ class TrialPool(PolicyPool):
         n_kept : int
             Candidates to try again next time, beside those with episodes.
         """
-        verdict = self.verdict
+        errors = self.trial_errors
         for record in candidates:
-            record.score = _score(record, verdict)
+            record.score = _score(record, errors)
         ranked = sorted(candidates, key=lambda record: (-record.score, -record.n_transitions))
         tested = [record for record in ranked if record.episodes][:N_TESTED]
         best = ranked[0]
@@ -130,7 +130,7 @@ class TrialPool(PolicyPool):
         """Why the incumbent is served."""
         if not self.trusts_model:
             return super().reason
-        n = self.verdict.n_episodes
+        n = self.trial_errors.n_episodes
         measured = f"; trials are corrected by the last {n} measured episodes" if n > 1 else ""
         return f"the best simulated return of all candidates, or not credibly worse{measured}"
 
@@ -172,22 +172,20 @@ class TrialPool(PolicyPool):
         return share
 
 
-def _verdict(compared: Sequence[tuple[int, float]], is_noisy: bool, return_range: tuple[float, float]) -> Verdict:
+def _trial_errors(
+    compared: Sequence[tuple[int, float]], is_noisy: bool, return_range: tuple[float, float]
+) -> TrialErrors:
     """How wrong the trials of the latest episodes were; policies by the transitions they were learnt from."""
     if not compared:
-        return Verdict()
+        return TrialErrors()
     policies, every = (np.array(column) for column in zip(*compared, strict=True))
     groups = [every[policies == policy] for policy in np.unique(policies)]
-    squares = sum(float(((d - d.mean()) ** 2).sum()) for d in groups)
-    if is_noisy:  # one more degree of freedom with the mean square of all: few episodes tell little of s²
-        within = (squares + float((every**2).mean())) / (len(every) - len(groups) + 1)
-    else:
-        within = squares / max(1, len(every) - len(groups))
-    noise = within * float(np.mean([1.0 / len(d) for d in groups]))
-    between = max(0.0, float(np.mean([d.mean() ** 2 for d in groups])) - noise)
+    within = variance_within(groups, float((every**2).mean()) if is_noisy else None)
+    noise = within / np.array([len(group) for group in groups])
+    between = variance_between(np.array([group.mean() for group in groups]), noise, centre=0.0)
     spread = max(0.0, return_range[1] - return_range[0])
-    is_off = len(every) >= MIN_FOR_VERDICT and float(np.median(np.abs(every))) > USELESS * spread > 0.0
-    return Verdict(within, between, len(every), is_off)
+    is_off = len(every) >= MIN_COMPARED and float(np.median(np.abs(every))) > UNINFORMATIVE * spread > 0.0
+    return TrialErrors(within, between, len(every), is_off)
 
 
 def _is_credibly_better(challenger: PolicyRecord, incumbent: PolicyRecord) -> bool:
@@ -208,10 +206,10 @@ def _is_credibly_better(challenger: PolicyRecord, incumbent: PolicyRecord) -> bo
     return challenger.score - incumbent.score > error
 
 
-def _score(record: PolicyRecord, verdict: Verdict) -> float:
+def _score(record: PolicyRecord, errors: TrialErrors) -> float:
     """Mean less one standard deviation of the posterior of a policy's return."""
     differences = record.differences
     if differences is None or not len(differences):
-        return record.trial_return - float(np.sqrt(verdict.between))
-    shift, std = shrunken_mean(float(differences.mean()), verdict.within / len(differences), verdict.between)
+        return record.trial_return - float(np.sqrt(errors.between))
+    shift, std = shrunken_mean(float(differences.mean()), errors.within / len(differences), errors.between)
     return float(record.trial_return + shift - std)

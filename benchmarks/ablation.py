@@ -10,17 +10,15 @@ Three tasks, seeds from 200 on; the policy that `learn` returns after 1 000 and 
 from __future__ import annotations
 
 import argparse
-import sys
 from collections.abc import Iterator
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
-from control_runs import RESULTS, Archive, Job, one_thread, train_ours
+from control_runs import NEVER, Archive, Job, arguments, run
 from control_tables import stops_of, with_interval
 from control_tasks import TASKS
-from exact import fix_threads, table
+from exact import table
 
 from gptd_rl.agents.planning import Planning
 from gptd_rl.agents.planning_states import StateCounts
@@ -44,7 +42,6 @@ VARIANTS: dict[str, dict[str, Any]] = {
 CHOSEN = ("CartPole-v1", "Pendulum-v1", "MountainCar-v0")
 STOPS = (1000, 2000)
 FIRST_SEED, N_SEEDS = 200, 5
-NEVER = 10**9  # no evaluations in between
 
 
 def jobs(args: argparse.Namespace) -> Iterator[Job]:
@@ -75,24 +72,8 @@ def ablation_table(archive: Archive, variants: list[str], tasks: list[str]) -> s
 
 def main() -> None:
     """Train what is missing and print the table."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--variants", nargs="*", default=[*VARIANTS], choices=[*VARIANTS])
-    parser.add_argument("--tasks", nargs="*", default=[*CHOSEN], choices=[*TASKS])
-    parser.add_argument("--seeds", type=int, default=N_SEEDS)
-    parser.add_argument("--budget-scale", type=float, default=1.0, help="share of the steps, for a smoke test")
-    parser.add_argument("--rerun", action="store_true", help="train again what is stored")
-    parser.add_argument("--from-json", action="store_true", help="train nothing, print the table of what is stored")
-    parser.add_argument("--processes", type=int, default=1)
-    parser.add_argument("--output", type=Path, default=RESULTS, help="folder of ablation.json")
-    args = parser.parse_args()
-    fix_threads(1)
-    one_thread()
-    forget = [f"{variant}, {task}" for variant in args.variants for task in args.tasks] if args.rerun else []
-    archive = Archive.open(args.output / "ablation.json", forget)
-    failures = [] if args.from_json else train_ours(archive, jobs(args), args.processes)
-    print(ablation_table(archive, args.variants, args.tasks))
-    if failures:
-        sys.exit("failed: " + "; ".join(failures))
+    args = arguments(__doc__, N_SEEDS, variants=([*VARIANTS], [*VARIANTS]), tasks=([*CHOSEN], [*TASKS]))
+    run(args, "ablation.json", jobs(args), lambda archive: ablation_table(archive, args.variants, args.tasks))
 
 
 if __name__ == "__main__":

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import importlib.metadata
 import json
 import multiprocessing
@@ -9,7 +10,7 @@ import platform
 import shlex
 import sys
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import dataclass, field
 from itertools import pairwise
@@ -18,6 +19,7 @@ from typing import Any
 
 import numpy as np
 from control_tasks import TASKS, ControlTask, Run, evaluate, evaluation_seed
+from exact import fix_threads
 from stable_baselines3.common.callbacks import BaseCallback
 
 from gptd_rl.types import Predictor
@@ -26,6 +28,7 @@ GAMMA = 0.99
 RESULTS = Path(__file__).resolve().parent / "results" / "policy_iteration"
 PACKAGES = ("stable-baselines3", "torch", "gymnasium", "numpy")
 EVERY = 250  # steps between evaluations, of our agent and at least of the others
+NEVER = 10**9  # no evaluations in between
 
 
 # -------------------------------------------------------------------------------------- training
@@ -220,3 +223,32 @@ def dumps(content: Any, indent: str = "") -> str:
     if isinstance(content, list) and content and isinstance(content[0], dict):
         return "[\n" + ",\n".join(inner + dumps(value, inner) for value in content) + f"\n{indent}]"
     return json.dumps(content, default=lambda value: value.__name__)  # classes among hyperparameters
+
+
+# -------------------------------------------------------------------------------------- command line
+
+
+def arguments(doc: str | None, n_seeds: int, **names: tuple[list[str], list[str]]) -> argparse.Namespace:
+    """Options of a benchmark of our agent; `names` are further ones, with their defaults and choices."""
+    parser = argparse.ArgumentParser(description=doc, formatter_class=argparse.RawDescriptionHelpFormatter)
+    for name, (default, choices) in names.items():
+        parser.add_argument(f"--{name}", nargs="*", default=default, choices=choices)
+    parser.add_argument("--seeds", type=int, default=n_seeds)
+    parser.add_argument("--budget-scale", type=float, default=1.0, help="share of the steps, for a smoke test")
+    parser.add_argument("--rerun", action="store_true", help="train again what is stored")
+    parser.add_argument("--from-json", action="store_true", help="train nothing, print the table of what is stored")
+    parser.add_argument("--processes", type=int, default=1)
+    parser.add_argument("--output", type=Path, default=RESULTS, help="folder of the results")
+    return parser.parse_args()
+
+
+def run(args: argparse.Namespace, file: str, jobs: Iterable[Job], report: Callable[[Archive], str]) -> None:
+    """Train what the file of results lacks, and print a table of what it holds."""
+    fix_threads(1)
+    one_thread()
+    jobs = list(jobs)
+    archive = Archive.open(args.output / file, [job.key for job in jobs] if args.rerun else [])
+    failures = [] if args.from_json else train_ours(archive, jobs, args.processes)
+    print(report(archive))
+    if failures:
+        sys.exit("failed: " + "; ".join(failures))

@@ -12,26 +12,23 @@ plans in a model must not end below the one that relies on real transitions alon
 from __future__ import annotations
 
 import argparse
-import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import gymnasium as gym
 import numpy as np
-from control_runs import RESULTS, Archive, Job, one_thread, train_ours
+from control_runs import NEVER, Archive, Job, arguments, run
 from control_tables import with_interval
 from control_tasks import TASKS, ControlTask, classic
-from exact import fix_threads, table
+from exact import table
 from gymnasium import spaces
 from gymnasium.wrappers import TransformObservation
 
 MODELS: dict[str, dict[str, Any]] = {"gp": dict(model="gp"), "none": dict(model=None)}
 STOPS = (2000,)
 FIRST_SEED, N_SEEDS = 300, 5
-NEVER = 10**9  # no evaluations in between
 
 
 def observing(env_id: str, inputs: Sequence[int]) -> gym.Env:
@@ -79,25 +76,25 @@ def gusty(env_id: str) -> gym.Env:
     return Gusts(gym.make(env_id))
 
 
-def troubled(name: str, make: Callable[[], gym.Env]) -> ControlTask:
+def hard_to_model(name: str, make: Callable[[], gym.Env]) -> ControlTask:
     """A task without a level."""
     return replace(classic(name, -np.inf, make, designed=False), stops=STOPS)
 
 
-TROUBLED = {
+HARD = {
     task.name: task
     for task in (
-        troubled("CartPole, positions only", partial(observing, "CartPole-v1", (0, 2))),
-        troubled("Acrobot, angles only", partial(observing, "Acrobot-v1", (0, 1, 2, 3))),
-        troubled("CartPole with gusts", partial(gusty, "CartPole-v1")),
-        troubled("MountainCar with gusts", partial(gusty, "MountainCar-v0")),
-        troubled("portals", Portals),
+        hard_to_model("CartPole, positions only", partial(observing, "CartPole-v1", (0, 2))),
+        hard_to_model("Acrobot, angles only", partial(observing, "Acrobot-v1", (0, 1, 2, 3))),
+        hard_to_model("CartPole with gusts", partial(gusty, "CartPole-v1")),
+        hard_to_model("MountainCar with gusts", partial(gusty, "MountainCar-v0")),
+        hard_to_model("portals", Portals),
     )
 }
-TASKS.update(TROUBLED)  # in every process that imports this module
+TASKS.update(HARD)  # in every process that imports this module
 
 
-class TroubledJob(Job):
+class HardJob(Job):
     """A training on one of these tasks; pickled by this module's name, so that a new process knows them, too."""
 
 
@@ -107,7 +104,7 @@ def jobs(args: argparse.Namespace) -> Iterator[Job]:
         for task in args.tasks:
             for model, options in MODELS.items():
                 stops = tuple(round(args.budget_scale * stop) for stop in STOPS)
-                yield TroubledJob(f"{task}, {model}", task, seed, stops, NEVER, options)
+                yield HardJob(f"{task}, {model}", task, seed, stops, NEVER, options)
 
 
 def model_table(archive: Archive, tasks: Sequence[str]) -> str:
@@ -126,23 +123,8 @@ def model_table(archive: Archive, tasks: Sequence[str]) -> str:
 
 def main() -> None:
     """Train what is missing and print the table."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--tasks", nargs="*", default=[*TROUBLED], choices=[*TROUBLED])
-    parser.add_argument("--seeds", type=int, default=N_SEEDS)
-    parser.add_argument("--budget-scale", type=float, default=1.0, help="share of the steps, for a smoke test")
-    parser.add_argument("--rerun", action="store_true", help="train again what is stored")
-    parser.add_argument("--from-json", action="store_true", help="train nothing, print the table of what is stored")
-    parser.add_argument("--processes", type=int, default=1)
-    parser.add_argument("--output", type=Path, default=RESULTS, help="folder of model_or_not.json")
-    args = parser.parse_args()
-    fix_threads(1)
-    one_thread()
-    forget = [f"{task}, {model}" for task in args.tasks for model in MODELS] if args.rerun else []
-    archive = Archive.open(args.output / "model_or_not.json", forget)
-    failures = [] if args.from_json else train_ours(archive, jobs(args), args.processes)
-    print(model_table(archive, args.tasks))
-    if failures:
-        sys.exit("failed: " + "; ".join(failures))
+    args = arguments(__doc__, N_SEEDS, tasks=([*HARD], [*HARD]))
+    run(args, "model_or_not.json", jobs(args), lambda archive: model_table(archive, args.tasks))
 
 
 if __name__ == "__main__":

@@ -109,5 +109,5 @@ class CompletedTransitions:
         ones: who seeks them explores.
         """
         lowest, range_ = float(self.rewards.min()), float(np.ptp(self.rewards))
-        doubt = np.clip(-caution * self.reward_std, -range_, range_)
-        return np.maximum(self.rewards + doubt, lowest)
+        shift = np.clip(-caution * self.reward_std, -range_, range_)
+        return np.maximum(self.rewards + shift, lowest)

@@ -14,7 +14,7 @@ from gptd_rl.agents.planning import Planning, Setting, planning_from_dict
 from gptd_rl.agents.planning_states import StateCounts
 from gptd_rl.agents.policy_pool import Episode, NewestQ, PolicyRecord
 from gptd_rl.agents.trial import simulated_returns, start_states
-from gptd_rl.agents.trial_pool import TrialPool, Verdict
+from gptd_rl.agents.trial_pool import TrialErrors, TrialPool
 from gptd_rl.estimators.dynamics.model import DynamicsModel
 from gptd_rl.rollouts.collect import collect
 from tests.mdps import Gridworld
@@ -236,7 +236,7 @@ def test_judge_takes_the_best_trial_if_the_model_is_right():
     policies = [record(t, n_transitions=i) for i, t in enumerate((1.0, 3.0, 2.0), 1)]
     pool.judge(policies, n_kept=2)
     assert pool.incumbent is policies[1] and pool.records == [policies[1], policies[2]]
-    assert pool.verdict == Verdict()
+    assert pool.trial_errors == TrialErrors()
 
 
 def test_judge_wants_measured_episodes_if_trials_were_wrong():
@@ -245,7 +245,7 @@ def test_judge_wants_measured_episodes_if_trials_were_wrong():
     pool.compared, pool.return_range = [(1, 0.0)] * 3 + [(2, -80.0), (3, -90.0), (4, -85.0)], (-75.0, 10.0)
     new = record(15.0, n_transitions=5)
     pool.judge([tested, new], n_kept=1)
-    assert pool.verdict.between > 40.0**2
+    assert pool.trial_errors.between > 40.0**2
     assert pool.incumbent is tested and new.score < tested.score
     pool.compared = [(n, 0.1) for n in range(6)]
     pool.judge([tested, new], n_kept=1)
@@ -276,26 +276,26 @@ def test_judge_takes_the_newer_of_two_policies_with_the_same_returns():
     assert pool.incumbent is new
 
 
-def test_judge_calls_a_model_useless_that_is_always_far_off():
+def test_trials_that_are_always_far_off_are_uninformative():
     pool = TrialPool()
     pool.compared, pool.return_range = [(n, -100.0) for n in range(5)], (0.0, 4.0)
-    assert pool.verdict.is_useless
+    assert pool.trial_errors.is_uninformative
     pool.return_range = (-500.0, 4.0)  # policies differ far more than trials do from episodes
-    assert not pool.verdict.is_useless
+    assert not pool.trial_errors.is_uninformative
     pool.compared, pool.return_range = [(n, 0.0) for n in range(5)], (0.0, 4.0)
-    assert not pool.verdict.is_useless
+    assert not pool.trial_errors.is_uninformative
 
 
-def test_a_useless_model_is_asked_again_when_trials_agree_with_later_episodes():
+def test_an_uninformative_model_is_asked_again_when_trials_agree_with_later_episodes():
     pool = TrialPool()
     pool.return_range, pool.newest_q = (0.0, 4.0), NewestQ(Numbered(), Numbered(), 1.0)
     pool.compared = [(n, -100.0) for n in range(6)]
     pool.distrust()
-    assert pool.verdict.is_useless
+    assert pool.trial_errors.is_uninformative
     pool.simulate = lambda record, start: 1.0
     for n in range(5):
         pool.add_episode(record(1.0, n_transitions=n), Episode(1.0, np.zeros(1), True))
-    assert not pool.verdict.is_useless
+    assert not pool.trial_errors.is_uninformative
 
 
 def test_judge_keeps_policies_with_episodes_on_trial():

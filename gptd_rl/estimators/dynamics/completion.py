@@ -59,15 +59,15 @@ def complete_rows(
     if states is not None:
         outcome = outcome + model.outcomes(states, model.sample_residuals(len(states), rng))
         x = np.concatenate([x, states])
-    doubt = np.where(outcome.terminated, 0.0, _reward_doubt(model, x))
-    doubt[everyone, a] = 0.0
+    std = np.where(outcome.terminated, 0.0, _reward_std(model, x))
+    std[everyone, a] = 0.0
     may_end = _possible_ends(model, outcome)
     may_end[everyone, a] = t.terminated[rows]
     return CompletedTransitions(
         states=x,
         next_states=outcome.next_states,
         rewards=outcome.rewards,
-        reward_std=doubt,
+        reward_std=std,
         discounts=np.where(outcome.terminated, 0.0, t.gamma),
         may_end=may_end,
         terminal_states=t.next_states[t.terminated][-MAX_TERMINAL:],
@@ -118,11 +118,11 @@ def _possible_ends(model: Completer, outcome: Outcomes) -> BoolArray:
     return outcome.terminated | model.terminations_.both(reached)[1].reshape(outcome.terminated.shape)
 
 
-def _reward_doubt(model: Completer, x: Array) -> Array:
+def _reward_std(model: Completer, x: Array) -> Array:
     """Standard deviation of the expected reward of every action, of shape (n, n_actions)."""
     reward = model.outputs_[-1]
     everyone = [np.full(len(x), action, dtype=np.int64) for action in range(model.n_actions_)]
-    return np.stack([reward.doubt(x, actions) for actions in everyone], axis=1)
+    return np.stack([reward.epistemic_std(x, actions) for actions in everyone], axis=1)
 
 
 def _is_stopped(model: Completer, reached: Array) -> BoolArray:

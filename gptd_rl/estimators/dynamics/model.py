@@ -264,8 +264,8 @@ class DynamicsModel(Parameters, DynamicsFiles):
 
     def cautious(self, outcome: Outcomes, states: Array, actions: IntArray, caution: float) -> Array:
         """Rewards of outcomes less `caution` standard deviations of what is expected, of shape (n,)."""
-        seen, doubt = self.transitions_.rewards, self.outputs_[-1].doubt(states, actions)
-        rewards = np.clip(outcome.rewards - caution * doubt, seen.min(), seen.max())
+        seen, std = self.transitions_.rewards, self.outputs_[-1].epistemic_std(states, actions)
+        rewards = np.clip(outcome.rewards - caution * std, seen.min(), seen.max())
         return np.where(outcome.terminated, outcome.rewards, rewards)
 
     def sample_residuals(self, n: int, rng: np.random.Generator) -> Array | None:

@@ -112,9 +112,9 @@ class OutputModel:
 
     def std(self, states: Array, actions: IntArray) -> Array:
         """Standard deviation of the output, noise included, of shape (n,)."""
-        return np.sqrt(self.noise_std**2 + self.doubt(states, actions) ** 2)
+        return np.sqrt(self.noise_std**2 + self.epistemic_std(states, actions) ** 2)
 
-    def doubt(self, states: Array, actions: IntArray) -> Array:
+    def epistemic_std(self, states: Array, actions: IntArray) -> Array:
         """Standard deviation of f alone: how little is known of the expected output, of shape (n,)."""
         if self.posterior is None:
             return np.zeros(len(states))

@@ -68,13 +68,13 @@ def test_complete_adds_predicted_states(smooth):
     assert_array_equal(other.states, BENT.sample(30, 4).states[::2])
 
 
-def test_doubt_is_the_standard_deviation_of_the_posterior(smooth, noisy):
+def test_epistemic_std_is_the_standard_deviation_of_the_posterior(smooth, noisy):
     x = np.random.default_rng(1).uniform(-2.0, 2.0, size=(60, 2))
     for output in (smooth.outputs_[1], smooth.outputs_[2], noisy.outputs_[1]):
         for action in (0, 1):
             actions = np.full(60, action)
             variance = output.posterior.variance(np.column_stack([x, actions]))
-            assert_allclose(output.doubt(x, actions), np.sqrt(variance), rtol=1e-3)
+            assert_allclose(output.epistemic_std(x, actions), np.sqrt(variance), rtol=1e-3)
 
 
 def test_repeat_actions_iterates_predict_until_an_end(goal):
