@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from typing import Any, Self
 
+import numpy as np
+
 from gptd_rl.data.actions import NO_ACTIONS
 from gptd_rl.estimators.base import Estimator
+from gptd_rl.estimators.importances import Importances, importances
 from gptd_rl.estimators.predictions import StatePredictions
 from gptd_rl.estimators.storage import storable
 from gptd_rl.threads import one_blas_thread
@@ -88,7 +91,9 @@ class GPTD(Estimator, StatePredictions):
     theta_ : ndarray
         [log v₀, log b, log σ², metric…], named by `parameter_names_`.
     relevances_ : ndarray of shape (n_dims,)
-        Diagonal of Ω; 0 for inputs that were pruned.
+        Diagonal of Ω: how fast V bends along an input, small where it is linear; 0 for inputs that were pruned.
+    importances_ : Importances
+        Share of the variance of V over visited states that is lost when an input is unknown, with its interval.
     log_marginal_likelihood_, complexity_, data_fit_ : float
         Evidence of all rewards at `theta_`, and its parts ½ log det Q and ½ rᵀQ⁻¹r; of the instrumented rewards if V
         bootstraps.
@@ -158,6 +163,19 @@ class GPTD(Estimator, StatePredictions):
         if not hasattr(self, "posterior_"):
             return self.fit(data, gamma=gamma, executor=executor)
         return self._add(data, gamma, executor)
+
+    @property
+    def importances_(self) -> Importances:
+        """Total effects of the inputs on V; computed when they are asked for first."""
+        self._check_fitted()
+        if self._importances is None or self._importances[0] is not self.posterior_:
+            data = self.data_
+            rows = data.has_transition if data.has_transition.any() else np.ones(len(data), dtype=bool)
+            found = importances(self.predict, data.states[rows], data.segment_of[rows], self.random_state)
+            self._importances = self.posterior_, found
+        return self._importances[1]
+
+    _importances: tuple[Any, Importances] | None = None  # of a posterior
 
     def condition(
         self,
