@@ -40,6 +40,8 @@ MIN_CHECKED, N_CHECKS, MAX_ERROR = 20, 2, 0.3
 # Transitions after which the agent explores without the model if it has found nothing to plan for: a smooth model
 # takes what it has not tried for what it has tried nearby, and a door in a wall is never looked for.
 MAX_UNIFORM = 1000
+# As long as every reward was 0, this is the value of what was never tried; any positive number would do.
+UNKNOWN_VALUE = 1.0
 # While nothing is to be gained, plans are made so many times as often: what was new is not so once it is reached.
 OFTEN = 5
 
@@ -340,7 +342,8 @@ class PolicyIteration(BaseAgent):
         kernel = default_kernel(experience.states) if self._selection is None else self._selection.kernel
         kernel = kernel if select else kernel.fix(*kernel.parameter_names)
         seed = int(self._rng.integers(2**31))
-        self.estimator.set_params(kernel=kernel, n_actions=n_actions, random_state=seed)
+        mean = None if experience.rewards.any() else UNKNOWN_VALUE
+        self.estimator.set_params(kernel=kernel, n_actions=n_actions, random_state=seed, mean=mean)
         self.estimator.fit(experience.trajectories(self.gamma, np.arange(n_actions)), policy="greedy")
         fit = self.estimator.greedy_
         assert fit is not None

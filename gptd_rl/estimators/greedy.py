@@ -4,8 +4,9 @@ Each iteration evaluates and improves the policy by one step. It regresses Q on 
 
     y = r + γ max_a' Q(x', a')
 
-with values clipped to [r_min, r_max]/(1−γ). The prior mean of Q is the largest of these values: actions that were
-never tried look good, so that the greedy policy explores. The normal equations are factorised once for all iterations.
+with values clipped to those that the rewards allow: [r_min, r_max]/(1−γ), or a reward on ending, which comes once. The
+prior mean of Q is the largest of these values: actions that were never tried look good, so that the greedy policy
+explores. The normal equations are factorised once for all iterations.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from gptd_rl.inference.model import Model
 from gptd_rl.kernels import ARD, ActionDelta, Angles, Kernel, MultiScale, registry
 from gptd_rl.selection.regression import KernelSelection, RegressionTargets, rescale, select_regression_kernel
 from gptd_rl.temporal.returns import value_bounds
-from gptd_rl.types import Array, IntArray
+from gptd_rl.types import Array, BoolArray, IntArray
 
 MAX_ITERATIONS = 200
 # Iterations end when the values of the next states change by less than this share of their spread, on average.
@@ -160,15 +161,16 @@ def fit_greedy(
     n_inducing : int
         Largest number of inducing states.
     prior_mean : float, optional
-        The largest possible value by default.
+        The largest value that the rewards allow by default. Values are clipped to a larger one instead.
     start : GreedyFit, optional
         The fit whose values the iteration starts from. By default every value is the largest possible one.
     rng : Generator
         Subsamples candidates for inducing states, and targets for model selection.
     """
     data = ActionTransitions.of(pairs)
-    low, high = value_range(data.rewards, data.gamma)
+    low, high = value_range(data.rewards, data.gamma, data.terminated)
     mu = high if prior_mean is None else float(prior_mean)
+    high = max(high, mu)
     values = np.full(len(data.rewards), high)
     if start is not None:
         values = np.clip(start.posterior.q_values(data.next_states).max(axis=1), low, high)
@@ -191,7 +193,7 @@ def _iterate(
     rng: np.random.Generator,
 ) -> GreedyFit:
     """Fitted Q iteration from `values` of the next states, of shape (n,)."""
-    bounds = value_range(data.rewards, data.gamma)
+    low, high = value_range(data.rewards, data.gamma, data.terminated)
     features = StateFeatures(kernel, choose_inducing_points(kernel, data.states, n_inducing, rng))
     next_features = features(data.next_states)
     regression = ActionRegression.of(features(data.states), data.actions, prior)
@@ -201,16 +203,16 @@ def _iterate(
         # y = r + γ max_a' Q(x', a')
         targets = data.rewards + data.discounts * values
         w = regression.solve(targets - prior_mean)  # [m, |A|]
-        improved = np.clip(prior_mean + (next_features @ w).max(axis=1), *bounds)
+        improved = np.clip(prior_mean + (next_features @ w).max(axis=1), low, max(high, prior_mean))
         values, change = improved, float(np.abs(improved - values).mean())
     return GreedyFit(ActionPosterior.condition(features, regression, targets, prior_mean), n_iterations)
 
 
-def value_range(rewards: Array, gamma: float) -> tuple[float, float]:
-    """Smallest and largest value that the rewards allow; refuses γ = 1."""
+def value_range(rewards: Array, gamma: float, terminated: BoolArray | None = None) -> tuple[float, float]:
+    """Smallest and largest value that the rewards allow (`value_bounds`); refuses γ = 1."""
     if gamma >= 1.0:
         raise ValueError(f"policy='greedy' needs a discount below 1; got {gamma:g}.")
-    return value_bounds(rewards, gamma)
+    return value_bounds(rewards, gamma, terminated)
 
 
 def choose_inducing_points(kernel: Kernel, states: Array, n_inducing: int, rng: np.random.Generator) -> Array:

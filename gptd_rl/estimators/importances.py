@@ -52,7 +52,9 @@ class Importances:
         )
 
 
-def importances(value: Callable[[Array], Array], states: Array, segments: IntArray, seed: int | None = 0) -> Importances:
+def importances(
+    value: Callable[[Array], Array], states: Array, segments: IntArray, seed: int | None = 0
+) -> Importances:
     """Total effects of the inputs of a function over states.
 
     Parameters

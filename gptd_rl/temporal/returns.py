@@ -8,7 +8,7 @@ import numpy as np
 
 from gptd_rl.data.trajectories import Trajectories
 from gptd_rl.temporal.differences import TemporalDifference
-from gptd_rl.types import Array, IntArray
+from gptd_rl.types import Array, BoolArray, IntArray
 
 
 @dataclass(frozen=True, eq=False)
@@ -55,12 +55,23 @@ class Returns:
         return values - z * values[self.end]
 
 
-def value_bounds(rewards: Array, gamma: float) -> tuple[float, float]:
+def value_bounds(rewards: Array, gamma: float, terminated: BoolArray | None = None) -> tuple[float, float]:
     """Smallest and largest value that these rewards allow: the worst or the best of them, for ever.
 
-    The value of a terminal state, 0, is between them. With γ = 1 a bound is 0 or infinite.
+    The value of a terminal state, 0, is between them. With γ = 1 a bound is 0, infinite, or a reward on ending.
+
+    Parameters
+    ----------
+    rewards : ndarray of shape (n,)
+    gamma : float
+    terminated : ndarray of shape (n,), optional
+        Whether a transition ended in a terminal state: such a reward is received once.
     """
-    worst, best = min(0.0, float(rewards.min())), max(0.0, float(rewards.max()))
+    once = np.zeros(0) if terminated is None else rewards[terminated]
+    again = rewards if terminated is None else rewards[~terminated]
+    worst, best = float(again.min(initial=0.0)), float(again.max(initial=0.0))
     if gamma >= 1.0:
-        return worst and -np.inf, best and np.inf
-    return worst / (1.0 - gamma), best / (1.0 - gamma)
+        low, high = worst and -np.inf, best and np.inf
+    else:
+        low, high = worst / (1.0 - gamma), best / (1.0 - gamma)
+    return float(once.min(initial=low)), float(once.max(initial=high))

@@ -13,6 +13,7 @@ from gymnasium import spaces
 from gptd_rl import DynamicsModel
 from gptd_rl.agents import PolicyIteration
 from gptd_rl.agents.exploration import FAR, nothing_to_gain, reward_novelty
+from gptd_rl.agents.policy_iteration import UNKNOWN_VALUE
 from gptd_rl.estimators.completed import CompletedProblem
 from gptd_rl.estimators.dynamics.output import state_kernel, unit_relevances
 from gptd_rl.kernels import MultiScale
@@ -74,3 +75,13 @@ def test_novelty_is_rewarded_far_from_visited_states_only(corridor):
     np.testing.assert_array_equal(sought.data.rewards == reward, is_far)
     np.testing.assert_array_equal(sought.data.discounts[is_far], 0.0)
     np.testing.assert_array_equal(sought.data.rewards[~is_far], problem.data.rewards[~is_far])
+
+
+def test_unknown_values_look_good_as_long_as_every_reward_was_zero():
+    agent = PolicyIteration("FrozenLake-v1", seed=0, model=None).learn(60)
+    assert not agent.data.rewards.any()
+    assert agent.estimator.q_values(np.full((1, 16), 1e3)).min() == pytest.approx(UNKNOWN_VALUE)  # far from everything
+    agent.learn(1940, reset_num_timesteps=False)
+    assert agent.data.rewards.any()
+    assert agent.estimator.q_values(np.full((1, 16), 1e3)).max() == pytest.approx(1.0)  # a goal pays once, not for ever
+    assert np.mean(agent.evaluate(100, seed=1)) > 0.5

@@ -69,7 +69,7 @@ def test_fit_greedy_with_all_states_inducing_is_plain_regression(rho):
     pairs = bandit(25)
     x, actions, rewards = pairs.states[::2, :2], pairs.states[::2, 2].astype(int), pairs.rewards[::2]
     found = fit(pairs, ActionPrior(3, 0.02, rho))
-    high = value_bounds(rewards, 0.9)[1]
+    high = rewards.max()  # every one of them ended
     assert len(found.posterior.inducing_points) == 25
     K = naive_multiscale(np.ones(2), x, x) * between(actions, actions, rho)
     weights = np.linalg.solve(K + 0.02 * np.eye(25), rewards - high)
@@ -86,7 +86,7 @@ def test_fit_greedy_with_all_states_inducing_is_plain_regression(rho):
 def test_fit_greedy_is_optimistic_far_from_the_data():
     pairs = bandit(25)
     found = fit(pairs, ActionPrior(3, 0.02, 0.3))
-    high = value_bounds(pairs.rewards[::2], 0.9)[1]
+    high = pairs.rewards[::2].max()  # every one of them ended
     assert_allclose(found.posterior.q_values(np.array([[1e3, 1e3]])), high, rtol=1e-12)
 
 
@@ -183,6 +183,36 @@ def test_iterations_are_limited(monkeypatch):
 )
 def test_value_bounds_are_those_of_the_extreme_rewards_for_ever(rewards, bounds):
     assert value_bounds(np.array(rewards), 0.9) == pytest.approx(bounds)
+
+
+@pytest.mark.parametrize(
+    ("rewards", "ends", "bounds"),
+    [
+        ([0.0, 0.0, 1.0], [False, False, True], (0.0, 1.0)),  # a goal is reached once
+        ([0.5, 0.0, 1.0], [False, False, True], (0.0, 5.0)),
+        ([-1.0, -1.0, 0.0], [False, False, True], (-10.0, 0.0)),
+        ([0.0, 0.0, -100.0], [False, False, True], (-100.0, 0.0)),
+        ([2.0], [True], (0.0, 2.0)),
+    ],
+)
+def test_rewards_on_ending_are_received_once(rewards, ends, bounds):
+    assert value_bounds(np.array(rewards), 0.9, np.array(ends)) == pytest.approx(bounds)
+
+
+def test_value_bounds_without_a_discount():
+    ends = np.array([False, True])
+    assert value_bounds(np.array([0.0, 3.0]), 1.0, ends) == (0.0, 3.0)
+    assert value_bounds(np.array([1.0, 3.0]), 1.0, ends) == (0.0, np.inf)
+
+
+def test_a_prior_mean_above_all_rewards_makes_untried_actions_look_good():
+    steps = np.arange(6.0)[:, None]
+    episode = dict(observations=steps, actions=np.zeros(5, dtype=np.int64), rewards=np.zeros(5), terminated=False)
+    data = Trajectories.from_episodes([episode], gamma=0.9)
+    kernel = MultiScale(ARD([1.0])).fix("a1")
+    q = GPTDQ(kernel, n_actions=2, mean=1.0, action_correlation=0.0).fit(data, policy="greedy").q_values(steps[:5])
+    assert (q[:, 1] > 0.95).all()  # never tried
+    assert (q[:, 0] < q[:, 1]).all()
 
 
 def test_targets_are_clipped_where_q_exceeds_the_bounds():
