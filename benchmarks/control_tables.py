@@ -51,7 +51,7 @@ PUBLISHED = """**Published counts**, on other terms, so not in the tables:
 
 
 # What was seen of the tasks that the design did not use.
-LOOK = " (an earlier version's failure on MountainCarContinuous-v0, seed 120, was looked at: `control_tasks`)"
+SEEN = " (failures of earlier versions on MountainCarContinuous-v0 and FrozenLake8x8-v1 were looked at: `control_tasks`)"
 
 
 # -------------------------------------------------------------------------------------- statistics
@@ -264,7 +264,7 @@ def tables(runs: Runs, tasks: Sequence[ControlTask]) -> str:
     """All tables."""
     seeds = sorted({run.seed for task in tasks for run in runs[OURS][task.name]})
     unseen = [task.name for task in tasks if not task.designed]
-    others = ", ".join(unseen) + LOOK if unseen else "none"
+    others = ", ".join(unseen) + SEEN if unseen else "none"
     title = f"**The policy when `learn` returns, on {N_SERVED} fresh episodes.**"
     parts = [
         f"Seeds of ours: {', '.join(map(str, seeds)) or 'none'}. Not tuned on: {others}.",
