@@ -51,7 +51,7 @@ PUBLISHED = """**Published counts**, on other terms, so not in the tables:
 
 
 # What was seen of the tasks that the design did not use.
-SEEN = " (failures of earlier versions on MountainCarContinuous-v0 and FrozenLake8x8-v1 were looked at: `control_tasks`)"
+SEEN = " (failures of earlier versions on MountainCarContinuous-v0, FrozenLake8x8-v1 were looked at: `control_tasks`)"
 
 
 # -------------------------------------------------------------------------------------- statistics
