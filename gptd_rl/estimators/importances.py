@@ -44,6 +44,10 @@ class Importances:
     lower: Array
     upper: Array
 
+    def take(self, inputs: IntArray) -> Importances:
+        """Those of some of the inputs."""
+        return Importances(self.total_effects[inputs], self.lower[inputs], self.upper[inputs])
+
     def __str__(self) -> str:
         rows = zip(self.total_effects, self.lower, self.upper, strict=True)
         return "\n".join(

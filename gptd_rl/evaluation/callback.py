@@ -32,7 +32,7 @@ class GPTDEvalCallback(BaseCallback):
     The log gets ``gptd/value`` with its 95 % interval ``gptd/value_lower`` and ``gptd/value_upper``, the discounted
     value of the policy from the start; ``gptd/coverage``, the share of values by fresh rollouts inside the 95 %
     interval, ``gptd/rmse`` beside them, and ``gptd/critic_rmse``, that of the model's own critic, if it has one; and
-    ``gptd/relevance/<input>``, how much each observation matters for the value.
+    ``gptd/importance/<input>``, how much of the value's variance is lost without the observation.
 
     Training is not disturbed: the same seed leads to the same weights with the callback and without.
 
@@ -146,8 +146,9 @@ def numbers(evaluation: Evaluation) -> dict[str, float]:
     }
     if check.critic is not None:
         found["gptd/critic_rmse"] = float(np.sqrt(np.mean((check.critic - check.observed) ** 2)))
-    for name, relevance in zip(evaluation.config.inputs, evaluation.relevance.scaled_relevances.tolist(), strict=True):
-        found["gptd/relevance/" + re.sub(r"[^\w.-]+", "_", name)] = relevance
+    effects = evaluation.relevance.importances.total_effects.tolist()
+    for name, effect in zip(evaluation.config.inputs, effects, strict=True):
+        found["gptd/importance/" + re.sub(r"[^\w.-]+", "_", name)] = effect
     return found
 
 

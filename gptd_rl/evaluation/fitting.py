@@ -13,6 +13,7 @@ import numpy as np
 from gptd_rl.data.trajectories import Trajectories
 from gptd_rl.estimators.conformal import Calibrated, Learner
 from gptd_rl.estimators.gptd import GPTD
+from gptd_rl.estimators.importances import Importances, importances
 from gptd_rl.evaluation.value_models import (
     Clipped,
     Conditioning,
@@ -85,7 +86,8 @@ def fit(
     returns, starts = Returns.of(data), data.starts
     start_values = returns.y[starts] + returns.z[starts] * value.cross_val_values_[returns.end[starts]]
     tick(4, 5)
-    found = relevance(v, part, analyse_inputs and not is_categorical)
+    effects = importances(value.predict, part.states, part.segment_of)
+    found = relevance(v, part, effects, analyse_inputs and not is_categorical)
     tick(5, 5)
     weights = dict(zip(learners, value.estimator_.weights_.tolist(), strict=True))
     return Fitted(value, weights, average, own, start_values, found)
@@ -136,14 +138,14 @@ def model_selection() -> Iterator[None]:
         yield
 
 
-def relevance(v: GPTD, part: Trajectories, analyse_inputs: bool) -> Relevance:
-    """Scaled relevances; if asked, the evidence without negligible inputs, and a comparison with factor analysis."""
+def relevance(v: GPTD, part: Trajectories, effects: Importances, analyse_inputs: bool) -> Relevance:
+    """Importances and scaled relevances; if asked, the evidence of smaller models, and of factor analysis."""
     spread = part.states.std(axis=0)
     scaled, n = v.relevances_ * spread**2, part.n_transitions
     kept, removed, pruned = np.arange(part.n_dims), np.zeros(0, dtype=int), np.nan
     if not analyse_inputs or part.n_dims == 1 or v.kernel == "isotropic":
         kernel: Literal["isotropic", "ard"] = "isotropic" if v.kernel == "isotropic" else "ard"
-        return Relevance(kernel, scaled, None, None, tuple(kept.tolist()), (), np.nan, np.nan, n)
+        return Relevance(kernel, scaled, None, None, tuple(kept.tolist()), (), np.nan, np.nan, n, effects)
     if (scaled < NEGLIGIBLE).any():
         with model_selection():
             pruning = v.prune(NEGLIGIBLE).pruning_
@@ -160,6 +162,7 @@ def relevance(v: GPTD, part: Trajectories, analyse_inputs: bool) -> Relevance:
         v.log_marginal_likelihood_,
         pruned,
         n,
+        effects,
     )
 
 

@@ -11,6 +11,7 @@ from numpy.typing import ArrayLike
 from gptd_rl.checks import as_states
 from gptd_rl.data.trajectories import Trajectories
 from gptd_rl.estimators.gptdq import GPTDQ
+from gptd_rl.estimators.importances import importances
 from gptd_rl.evaluation.fitting import contiguous_sample, model_selection
 from gptd_rl.report.records import OffPolicy, Relevance
 from gptd_rl.rollouts.policies import StatePolicy
@@ -52,8 +53,9 @@ def fit_target(data: Trajectories, target: StatePolicy) -> tuple[TargetValue, Re
         q = GPTDQ(n_restarts=0).fit(part, policy=target)
     inputs = tuple(range(data.n_dims))
     scaled = q.relevances_ * part.states.var(axis=0)
-    found = Relevance("ard", scaled, None, None, inputs, (), np.nan, np.nan, part.n_transitions)
-    return TargetValue(q, target, data), found
+    value = TargetValue(q, target, data)
+    effects = importances(value.predict, part.states, part.segment_of)
+    return value, Relevance("ard", scaled, None, None, inputs, (), np.nan, np.nan, part.n_transitions, effects)
 
 
 def compare_policies(data: Trajectories, target: StatePolicy, space: Space[Any], name: str) -> OffPolicy:

@@ -9,12 +9,12 @@ import numpy as np
 
 from gptd_rl.report.charts import short
 from gptd_rl.report.numbers import MISSING, bounds, count, number, percent
-from gptd_rl.report.records import Check, EvaluationResults, Relevance, Score
+from gptd_rl.report.records import Check, EvaluationResults, Score
 from gptd_rl.report.verdict import observed_quantity, verdict
 from gptd_rl.types import Array
 
 MAX_NAMES = 3
-RELEVANT = 0.1  # inputs on the card, as a share of the largest relevance
+IMPORTANT = 0.1  # inputs on the card, as a share of the value's variance
 
 
 def title(evaluation: EvaluationResults) -> str:
@@ -44,7 +44,7 @@ def overview(evaluation: EvaluationResults) -> list[str]:
         _value_card(evaluation),
         _return_card(evaluation),
         _calibration_card(evaluation.check),
-        _relevance_card(evaluation.relevance, evaluation.config.inputs),
+        _importance_card(evaluation),
         "</div>",
         *_warnings(evaluation.warnings),
     ]
@@ -114,18 +114,16 @@ def _calibration_card(check: Check) -> str:
     )
 
 
-def _relevance_card(relevance: Relevance, names: Sequence[str]) -> str:
-    heading, n = "Relevant observations", len(names)
-    if relevance.kernel == "isotropic" and n > 1:
-        return _card(heading, f"all {n} inputs alike", "One relevance for all inputs.", is_phrase=True)
-    if relevance.directions is not None and len(relevance.directions):
-        direction = escape(linear_combination(relevance.directions[0], names))
-        return _card(heading, direction, "The direction along which the value changes most.", is_phrase=True)
-    scaled = relevance.scaled_relevances
-    first = [short(names[i], 40) for i in relevance.order if scaled[i] >= RELEVANT * np.nanmax(scaled)]
+def _importance_card(evaluation: EvaluationResults) -> str:
+    heading, names, found = "Observations that matter", evaluation.config.inputs, evaluation.relevance
+    if evaluation.config.is_categorical:
+        return _card(heading, f"all {len(names)} categories", "The observation is a category.", is_phrase=True)
+    effects = found.importances.total_effects
+    first = [f"{short(names[i], 40)} {percent(float(effects[i]))}" for i in found.order if effects[i] >= IMPORTANT]
     more = f" and {len(first) - MAX_NAMES} more" if len(first) > MAX_NAMES else ""
-    kept = f"Pruning keeps {len(relevance.kept)} of {count(n, 'input')}."
-    return _card(heading, escape(", ".join(first[:MAX_NAMES]) + more) or MISSING, kept, is_phrase=True)
+    irrelevant = f" {len(found.irrelevant)} of {count(len(names), 'input')} irrelevant." if found.irrelevant else ""
+    explained = f"Share of the value’s variance that is lost without the input.{irrelevant}"
+    return _card(heading, escape(", ".join(first[:MAX_NAMES]) + more) or MISSING, explained, is_phrase=True)
 
 
 def _warnings(warnings: Sequence[str]) -> list[str]:

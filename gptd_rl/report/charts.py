@@ -10,7 +10,8 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullLocator
 
-from gptd_rl.report.numbers import number
+from gptd_rl.estimators.importances import Importances
+from gptd_rl.report.numbers import number, percent
 from gptd_rl.types import Array
 
 COLOURS = {
@@ -122,6 +123,27 @@ def plot_scaled_relevances(
     ax.xaxis.set_minor_locator(NullLocator())
     ax.xaxis.set_major_formatter(FuncFormatter(lambda x, _: _power(x)))
     ax.set_xlabel("relevance × variance of the input")
+    return _with_named_rows(ax, [names[i] for i in order])
+
+
+def plot_importances(
+    names: Sequence[str], importances: Importances, irrelevant: Sequence[int] = (), *, ax: Axes | None = None
+) -> Axes:
+    """Bars of total effects with their intervals, the largest on top; irrelevant inputs are grey."""
+    ax = ax or _axes_for_bars(len(names))
+    effects = np.nan_to_num(importances.total_effects)
+    order = np.argsort(-effects, kind="stable")
+    places, shown = np.arange(len(order)), effects[order]
+    lower, upper = (np.nan_to_num(end)[order] for end in (importances.lower, importances.upper))
+    colours = [COLOURS["line" if grey else "model"] for grey in np.isin(order, irrelevant)]
+    ends = _error_bars(shown, np.minimum(lower, shown), np.maximum(upper, shown))
+    ax.barh(places, shown, height=0.62, color=colours, xerr=ends, error_kw=dict(lw=1.1, ecolor=COLOURS["faint"]))
+    style: Any = dict(va="center", fontsize=8.5, color=COLOURS["faint"])
+    for place, (effect, end) in enumerate(zip(shown, upper, strict=True)):
+        ax.text(max(effect, end) + 0.02, place, percent(float(effect)), **style)
+    ax.set_xlim(0.0, 1.15 * max(1.0, float(upper.max(initial=0.0))))
+    ax.xaxis.set_major_formatter(FuncFormatter(lambda x, _: percent(x)))
+    ax.set_xlabel("share of the value's variance that is lost without the input")
     return _with_named_rows(ax, [names[i] for i in order])
 
 

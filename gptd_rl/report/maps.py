@@ -20,7 +20,7 @@ N_MAP, N_SECTION = 40, 160  # points along an axis
 
 
 def maps(evaluation: EvaluationResults) -> list[str]:
-    """Value and uncertainty along the one or two most relevant axes."""
+    """Value and uncertainty along the one or two most important axes."""
     if evaluation.config.is_categorical:
         plots = _discrete_states(evaluation)
     else:
@@ -37,7 +37,7 @@ def _relevant_axes(relevance: Relevance, names: Sequence[str]) -> tuple[Array, l
     if relevance.directions is not None and len(relevance.directions):
         axes = relevance.directions[:2]
         return axes, [f"direction {i + 1}" for i in range(len(axes))]
-    ranked = [i for i in relevance.order if i in relevance.kept] or list(relevance.order)
+    ranked = relevance.order
     return np.eye(len(names))[ranked[:2]], [charts.short(names[i], 40) for i in ranked[:2]]
 
 
@@ -119,7 +119,9 @@ def disagreements(evaluation: EvaluationResults) -> list[str]:
         closer = {"model": "GPTD", "critic": "critic", None: MISSING}[d.closer]
         rows.append([*state, *values, bounds(interval), observed, closer])
     columns = ["state"] if is_categorical else [charts.short(names[i]) for i in shown]
-    hidden = f" The {len(shown)} most relevant of {len(names)} inputs are shown." if 0 < len(shown) < len(names) else ""
+    hidden = (
+        f" The {len(shown)} most important of {len(names)} inputs are shown." if 0 < len(shown) < len(names) else ""
+    )
     return [
         html.table(
             [*columns, "critic", "V", "95 % interval", "fresh rollouts", "closer"],

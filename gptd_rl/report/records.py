@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from gptd_rl.data.trajectories import Trajectories
+from gptd_rl.estimators.importances import Importances
 from gptd_rl.types import Array, IntArray
 
 LEVELS = (0.5, 0.8, 0.95)
@@ -101,15 +102,15 @@ class StartReturn:
 
 @dataclass(frozen=True, eq=False)
 class Relevance:
-    """Relevance of each observation for the value.
+    """How much each observation matters for the value, and how the kernel uses it.
 
     Attributes
     ----------
     kernel : {"isotropic", "ard", "factor"}
         The kernel with the highest evidence; "isotropic" has one relevance for all inputs.
     scaled_relevances : ndarray of shape (n_dims,)
-        Relevance × variance of the input. Above 1 the value changes within the spread of the input; below 0.001 it is
-        nearly constant along it.
+        Relevance × variance of the input: how much the value bends within the spread of the input. It is small where
+        the value is linear in it, so a small one does not mean that the input is irrelevant.
     directions : ndarray of shape (k, n_dims) or None
         With "factor": relevant linear combinations of the inputs, as unit vectors in units of the inputs' standard
         deviations, in order of decreasing relevance.
@@ -121,9 +122,12 @@ class Relevance:
         Log marginal likelihood with all inputs, and without those removed (both NaN without pruning).
     n_transitions : int
         Number of transitions that the kernels were compared on.
+    importances : Importances
+        Shares of the value's variance over visited states that are lost when an input is unknown.
     """
 
     TOLERATED: ClassVar[float] = 3.0  # nats
+    NEGLIGIBLE: ClassVar[float] = 0.01  # share of the value's variance
 
     kernel: Literal["isotropic", "ard", "factor"]
     scaled_relevances: Array
@@ -134,6 +138,7 @@ class Relevance:
     evidence: float
     pruned_evidence: float
     n_transitions: int
+    importances: Importances
 
     @property
     def cost(self) -> float:
@@ -146,9 +151,16 @@ class Relevance:
         return self.cost < self.TOLERATED
 
     @property
+    def irrelevant(self) -> tuple[int, ...]:
+        """Inputs that do not matter by both accounts: a negligible total effect, and no loss of evidence."""
+        if not self.can_be_pruned:
+            return ()
+        return tuple(i for i in self.removed if self.importances.upper[i] < self.NEGLIGIBLE)
+
+    @property
     def order(self) -> IntArray:
-        """Inputs in order of decreasing relevance, of shape (n_dims,)."""
-        return np.argsort(-np.nan_to_num(self.scaled_relevances), kind="stable")
+        """Inputs in order of decreasing importance, of shape (n_dims,)."""
+        return np.argsort(-np.nan_to_num(self.importances.total_effects), kind="stable")
 
 
 @dataclass(frozen=True)

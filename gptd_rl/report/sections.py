@@ -14,7 +14,7 @@ from matplotlib.axes import Axes
 from gptd_rl.report import charts, html, texts
 from gptd_rl.report.cards import linear_combination
 from gptd_rl.report.numbers import MISSING, count, number, percent
-from gptd_rl.report.records import LEVELS, Check, EvaluationResults, OffPolicy, Relevance, Score
+from gptd_rl.report.records import LEVELS, Check, EvaluationResults, OffPolicy, Score
 from gptd_rl.report.slices import subsample
 from gptd_rl.report.svg import to_svg
 from gptd_rl.report.verdict import sampling_error
@@ -57,39 +57,48 @@ def policy(evaluation: EvaluationResults) -> list[str]:
 
 
 def relevance(evaluation: EvaluationResults) -> list[str]:
-    """Relevances of the inputs, relevant directions, and pruning."""
+    """Importances of the inputs, relevant directions, and inputs that can be left out."""
     found, names = evaluation.relevance, evaluation.config.inputs
     shown = found.order[:MAX_BARS]
-    removed = [place for place, i in enumerate(shown) if i in found.removed]
+    irrelevant = [place for place, i in enumerate(shown) if i in found.irrelevant]
     n_hidden = len(names) - len(shown)
-    rest = f" The {n_hidden} least relevant inputs are not shown." if n_hidden else ""
+    rest = f" The {n_hidden} least important inputs are not shown." if n_hidden else ""
     shown_names = [names[i] for i in shown]
-    bars = charts.plot_scaled_relevances(shown_names, found.scaled_relevances[shown], removed)
-    parts = [figure(bars, "relevances", rest=rest)]
+    parts = []
+    if not evaluation.config.is_categorical:
+        bars = charts.plot_importances(shown_names, found.importances.take(shown), irrelevant)
+        parts.append(figure(bars, "importances", rest=rest))
     if found.directions is not None and len(found.directions):
         loadings = charts.plot_loadings(shown_names, found.directions[:, shown])
         parts.append(figure(loadings, "directions", direction=linear_combination(found.directions[0], names)))
-    text = "".join(f"<p>{escape(sentence)}</p>" for sentence in _pruning(found, names))
+    text = "".join(f"<p>{escape(sentence)}</p>" for sentence in _relevance_sentences(evaluation))
     return [heading("relevance"), *html.columns([*parts, f"<div>{text}</div>"])]
 
 
-def _pruning(found: Relevance, names: Sequence[str]) -> list[str]:
-    """The selected kernel, and the evidence without the inputs that pruning removes."""
+def _relevance_sentences(evaluation: EvaluationResults) -> list[str]:
+    """The selected kernel; inputs that do not matter, and inputs that matter although the value bends little there."""
+    found, names = evaluation.relevance, evaluation.config.inputs
     sentences = [f"{texts.KERNELS[found.kernel]} It was selected on {count(found.n_transitions, 'transition')}."]
-    if not found.removed:
-        return [*sentences, "Pruning removes no input."]
-    more = len(found.removed) - MAX_NAMES
-    removed = ", ".join(names[i] for i in found.removed[:MAX_NAMES])
-    sentences.append(f"Pruning removes {removed}{f' and {more} more' if more > 0 else ''}.")
-    if np.isfinite(found.cost):
-        conclusion = (
-            "the smaller model explains the rewards as well or better"
-            if found.can_be_pruned
-            else "the smaller model explains the rewards worse, so these inputs should be kept"
-        )
+    if evaluation.config.is_categorical:
+        return [*sentences, "The observation is a category: every one of them counts."]
+    if found.irrelevant:
         change = f"from {number(found.evidence, 10)} to {number(found.pruned_evidence, 10)}"
-        sentences.append(f"The evidence (log marginal likelihood) changes {change}: {conclusion}.")
-    return sentences
+        sentences.append(
+            f"Irrelevant: {_listed(names, found.irrelevant)}. Less than 1 % of the value’s variance depends on each of "
+            f"them, and without them the evidence (log marginal likelihood) changes {change}."
+        )
+    linear = [i for i in found.removed if i not in found.irrelevant]
+    if linear and np.isfinite(found.cost):
+        sentences.append(
+            f"Along {_listed(names, linear)} the value bends little, but it should be kept: "
+            + ("its share of the variance counts." if found.can_be_pruned else texts.LINEAR.format(number(found.cost)))
+        )
+    return sentences if len(sentences) > 1 else [*sentences, "No input is irrelevant."]
+
+
+def _listed(names: Sequence[str], inputs: Sequence[int]) -> str:
+    more = len(inputs) - MAX_NAMES
+    return ", ".join(names[i] for i in inputs[:MAX_NAMES]) + (f" and {more} more" if more > 0 else "")
 
 
 def calibration(check: Check) -> list[str]:

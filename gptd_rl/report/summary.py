@@ -10,7 +10,7 @@ from rich.console import Console, Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from gptd_rl.report.numbers import MISSING, bounds, count, number
+from gptd_rl.report.numbers import MISSING, bounds, count, number, percent
 from gptd_rl.report.records import Check, EvaluationConfig, EvaluationResults, Relevance, StartReturn
 
 MAX_INPUTS = 6
@@ -91,13 +91,10 @@ def _facts(evaluation: EvaluationResults) -> Iterator[tuple[str, str]]:
         yield "target policy", f"{evaluation.off_policy.target}, on data of {evaluation.config.agent}"
     yield "value of the start states", f"{number(value.estimate, value.half_width)}, 95 % interval {bounds(value)}"
     yield "mean return", _mean_return(evaluation.start)
-    yield "scaled relevances", _relevances(relevance, evaluation.config.inputs)
-    if relevance.removed:
-        removed = ", ".join(evaluation.config.inputs[i] for i in relevance.removed)
-        if relevance.can_be_pruned:
-            yield "can be pruned", removed
-        else:
-            yield "cannot be pruned", f"{removed}: without, the evidence decreases by {number(relevance.cost)}"
+    if not evaluation.config.is_categorical:
+        yield "variance lost without", _importances(relevance, evaluation.config.inputs)
+    if relevance.irrelevant:
+        yield "irrelevant", ", ".join(evaluation.config.inputs[i] for i in relevance.irrelevant)
 
 
 def _mean_return(start: StartReturn) -> str:
@@ -111,10 +108,12 @@ def _mean_return(start: StartReturn) -> str:
     )
 
 
-def _relevances(relevance: Relevance, inputs: Sequence[str]) -> str:
-    if relevance.kernel == "isotropic":
-        return "the same for all inputs"
-    return most_relevant(inputs, relevance.scaled_relevances.tolist())
+def _importances(relevance: Relevance, inputs: Sequence[str]) -> str:
+    """Inputs with their total effects, in decreasing order."""
+    shown = relevance.order[:MAX_INPUTS]
+    found = [f"{inputs[i]} {percent(float(relevance.importances.total_effects[i]))}" for i in shown]
+    n_hidden = len(inputs) - len(shown)
+    return ", ".join([*found, f"{n_hidden} less important"] if n_hidden else found)
 
 
 def _warnings(evaluation: EvaluationResults) -> list[str]:

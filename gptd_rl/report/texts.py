@@ -16,7 +16,7 @@ HEADINGS = {
 ALTERNATIVES = {
     "values": "Histogram of the values of visited states",
     "predictions": "Predicted against observed values",
-    "relevances": "Bars of the relevance of each input",
+    "importances": "Bars of the importance of each input",
     "directions": "Bars of the weight of each input in the relevant directions",
     "reliability": "Reliability diagram: coverage of the intervals at each level",
     "states": "Value of each visited state with its interval",
@@ -31,9 +31,10 @@ CAPTIONS = {
     "Many states far below the ticks mean that the policy often reaches states from which it does not recover.",
     "predictions": "Predicted against observed values ({observed}) at states of held-out episodes. Bars are 95 % "
     "intervals: about 19 of 20 should reach the dashed diagonal.{critic}",
-    "relevances": "Relevance of each input, on a logarithmic axis, relative to the range that the policy visits. Above "
-    "1 (dashed line) the value changes considerably across that range; below 0.001 it is nearly constant. Grey "
-    "inputs can be removed. An input that must be relevant but is grey points to a problem.{rest}",
+    "importances": "How much of the value’s variance over visited states is lost when one input is unknown and the "
+    "others are known, with 95 % intervals. Shares add up to more than 100 % where inputs act together, and an input "
+    "that others tell is not missed. Grey inputs are irrelevant. An input that must matter but does not points to a "
+    "problem.{rest}",
     "directions": "Linear combinations of inputs explain the rewards better than single inputs. Bars are the weights "
     "of the inputs, in units of their standard deviations. The value changes most along direction 1: {direction}.",
     "reliability": "Coverage against the level of the intervals: 80 % intervals should contain 80 % of the values. The "
@@ -41,10 +42,10 @@ CAPTIONS = {
     "too wide.",
     "states": "Value of each visited state, with its 95 % interval. Wide intervals belong to states that are visited "
     "rarely, or that are followed by very different returns.{rest}",
-    "section": "Value along the most relevant input, with its 95 % interval as a band and visited states as ticks. The "
-    "band should be wider where there are no ticks.{others}",
-    "value": "Value along the two most relevant axes; dots are visited states.{others} Far from the dots the map is an "
-    "extrapolation.",
+    "section": "Value along the most important input, with its 95 % interval as a band and visited states as ticks. "
+    "The band should be wider where there are no ticks.{others}",
+    "value": "Value along the two most important axes; dots are visited states.{others} Far from the dots the map is "
+    "an extrapolation.",
     "uncertainty": "Half-width of the 95 % interval. It should be small at the dots and grow away from them; large "
     "values among many dots belong to states whose returns vary a lot.",
     "gap": "Value of the agent’s own critic minus the value of the model. Red: the critic’s value is higher; blue: "
@@ -58,6 +59,8 @@ KERNELS = {
     "ard": "The kernel with the highest evidence has a relevance for each input (ARD).",
     "factor": "The kernel with the highest evidence has relevances for combinations of inputs (factor analysis).",
 }
+
+LINEAR = "without it the evidence decreases by {} nats."
 
 # By the number of rollouts from each state; other numbers are repeated rollouts.
 GROUND_TRUTH = {

@@ -125,7 +125,7 @@ def test_callback_logs_the_results(learnt) -> None:
     assert values["gptd/coverage"] == found.check.scores[0].coverage[-1]
     assert values["gptd/rmse"] == found.check.scores[0].rmse
     assert_allclose(values["gptd/critic_rmse"], found.check.scores[1].rmse)
-    assert values["gptd/relevance/input_0"] == found.relevance.scaled_relevances[0]
+    assert values["gptd/importance/input_0"] == found.relevance.importances.total_effects[0]
     assert values["time/total_timesteps"] == 200
     assert "tensorboard" in excluded["time/total_timesteps"]
 
@@ -150,7 +150,7 @@ def test_callback_last_is_of_the_model_at_that_time(learnt) -> None:
 def test_numbers_have_keys_from_input_names(learnt) -> None:
     found = learnt[1].last
     named = replace(found, config=replace(found.config, inputs=("speed of θ₁ / s",)))
-    assert "gptd/relevance/speed_of_θ₁_s" in numbers(named)
+    assert "gptd/importance/speed_of_θ₁_s" in numbers(named)
 
 
 def test_numbers_have_the_coverage_of_the_95_percent_interval(learnt) -> None:

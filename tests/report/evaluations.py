@@ -13,6 +13,7 @@ import numpy as np
 import gptd_rl
 from gptd_rl import GPTD, Trajectories
 from gptd_rl.agents.reference.gridworld import TowardsMiddle
+from gptd_rl.estimators.importances import Importances
 from gptd_rl.evaluation.results import Evaluation
 from gptd_rl.report import page
 from gptd_rl.report.records import (
@@ -72,6 +73,12 @@ def check_of(value: Any, data: Trajectories, n: int = 120, with_critic: bool = T
     )  # fmt: skip
 
 
+def effects_of(scaled: Any) -> Importances:
+    """In the order of the relevances; those of inputs that are removed are negligible."""
+    effects = np.where(scaled < 1e-3, 0.0, np.minimum(0.9, 0.1 * np.sqrt(scaled)))
+    return Importances(effects, 0.9 * effects, 1.1 * effects)
+
+
 def make(value: Any = None, data: Trajectories | None = None, inputs=INPUTS, with_critic=True, **changes) -> Evaluation:
     """An evaluation; `changes` are to its fields."""
     v, cart, fresh = cartpole()
@@ -81,7 +88,7 @@ def make(value: Any = None, data: Trajectories | None = None, inputs=INPUTS, wit
     scaled = np.array([10.0 ** (1 - 1.5 * i) for i in (2, 1, 0, 3)] if d == 4 else 10.0 ** -np.arange(d) + 1e-9)
     removed = tuple(int(i) for i in np.flatnonzero(scaled < 1e-3))
     kept = tuple(i for i in range(d) if i not in removed)
-    relevance = Relevance("ard", scaled, None, None, kept, removed, -2345.6, -2344.9, 2000)
+    relevance = Relevance("ard", scaled, None, None, kept, removed, -2345.6, -2344.9, 2000, effects_of(scaled))
     check = check_of(value, held_out, min(120, len(held_out)), with_critic)
     found = [
         Disagreement(tuple(float(x) for x in s), float(p + 9), float(p), float(p - 2), float(p + 2), float(o))
@@ -119,7 +126,9 @@ def small(d: int, one_hot: bool = False, terminated: bool = True) -> tuple[GPTD,
 
 
 def isotropic(d: int) -> Relevance:
-    return Relevance("isotropic", np.full(d, 0.7), None, None, tuple(range(d)), (), -99.0, -99.0, 88)
+    return Relevance(
+        "isotropic", np.full(d, 0.7), None, None, tuple(range(d)), (), -99.0, -99.0, 88, effects_of(np.ones(d))
+    )
 
 
 def one_input() -> Evaluation:
@@ -149,7 +158,11 @@ def without_numbers() -> Evaluation:
     scores = tuple(Score(s.name, nan, nan, nan, (nan, nan, nan), nan) for s in plain.check.scores)
     unseen = np.full(len(plain.check.observed), nan)
     relevance = replace(
-        plain.relevance, scaled_relevances=np.array([nan, 1.0, 0.0, nan]), evidence=nan, pruned_evidence=nan
+        plain.relevance,
+        scaled_relevances=np.array([nan, 1.0, 0.0, nan]),
+        evidence=nan,
+        pruned_evidence=nan,
+        importances=Importances(*np.full((3, 4), nan)),
     )
     return replace(
         plain,
@@ -191,9 +204,8 @@ def in_gridworld(**changes: Any) -> Evaluation:
     """Few data, in an environment whose name looks like markup; the value function is missing."""
     data = gptd_rl.collect("gptd_rl/LatentGridworld-v0", TowardsMiddle(), n_transitions=20, gamma=0.9, seed=0)
     config = EvaluationConfig("A2C", "Grid[red]-v0", 0.95, True, 20, 5, 4, tuple("abcdefgh"), False, 0, {"GPTD": 1.0})
-    relevance = Relevance(
-        "ard", np.array([0.5, 3.0, *[0.01] * 5, 1e-9]), None, None, tuple(range(7)), (7,), -10.0, -9.0, 20
-    )
+    scaled = np.array([0.5, 3.0, *[0.01] * 5, 1e-9])
+    relevance = Relevance("ard", scaled, None, None, tuple(range(7)), (7,), -10.0, -9.0, 20, effects_of(scaled))
     start = StartReturn(Interval(-4.5, -5.0, -4.0), Interval(-20.0, -23.0, -17.0), -20, 7.5, 4)
     scores = (
         Score("GPTD", 0.1234, 0.0, -0.5, (0.5, 0.8, 0.947), 0.25),

@@ -11,9 +11,10 @@ from pathlib import Path
 
 import pytest
 
+from gptd_rl.estimators.importances import Importances
 from gptd_rl.report import page
 from gptd_rl.report.records import Disagreement
-from tests.report.evaluations import INPUTS, VARIANTS, Tags, one_input, rendered, without_numbers
+from tests.report.evaluations import INPUTS, VARIANTS, Tags, make, one_input, rendered, without_numbers
 
 
 @pytest.mark.parametrize("name", VARIANTS)
@@ -58,12 +59,13 @@ def test_render_starts_with_the_summary():
         "RMSE: GPTD 1.23, A2C's critic 3.70 and Monte Carlo 11.1.",
         "94 % of fresh values inside the 95 % intervals",
         "120 states of 20 episodes",
-        "Relevant observationspole anglePruning keeps 3 of 4 inputs.",
+        "Observations that matterpole angle 32 %Share of the value’s variance that is lost without the input.",
+        "1 of 4 inputs irrelevant.",
     ):
         assert words in summary, words
     for words in (
-        "changes from −2 346 to −2 345: the smaller model",
-        "Pruning removes pole angular velocity.",
+        "Irrelevant: pole angular velocity. Less than 1 % of the value’s variance depends on each of them",
+        "without them the evidence (log marginal likelihood) changes from −2 346 to −2 345.",
         "fitting 11.8 s",
     ):
         assert words in text, words
@@ -81,11 +83,11 @@ def test_render_shows_each_variant():
             "The two policies differ at 34 % of the states: intervals may be too narrow.",
         ],
         "factor": ["0.80 pole angle + 0.55 pole angular velocity + 0.20 cart velocity"],
-        "discrete": ["all 12 inputs alike", "Value of each visited state"],
+        "discrete": ["all 12 categories", "Value of each visited state"],
         "many inputs": [
             "and 18 more",
-            "The 10 least relevant inputs are not shown",
-            "The 6 most relevant of 30 inputs are shown.",
+            "The 10 least important inputs are not shown",
+            "The 6 most important of 30 inputs are shown.",
         ],
         "unchecked": [
             "no verdict on the intervals from 0 held-out episodes",
@@ -101,6 +103,30 @@ def test_render_shows_each_variant():
     assert "Limits of this evaluation" not in text["plain"] and "Off-policy" not in text["plain"]
     assert "the critic" not in text["no critic"].split("How this page")[0]
     assert "closer to fresh rollouts at 0 of 0" not in text["without numbers"]
+
+
+@pytest.mark.parametrize(
+    ("upper", "pruned_evidence", "sentence"),
+    [
+        (0.001, -2344.0, "Irrelevant: pole angular velocity."),
+        (0.4, -2800.0, "Along pole angular velocity the value bends little, but it should be kept: without it the"),
+        (0.4, -2344.0, "Along pole angular velocity the value bends little, but it should be kept: its share"),
+        (0.001, -2800.0, "Along pole angular velocity the value bends little, but it should be kept: without it the"),
+    ],
+    ids=["irrelevant", "linear", "small evidence", "small effect"],
+)
+def test_an_input_is_irrelevant_only_if_effect_and_evidence_say_so(upper, pruned_evidence, sentence):
+    plain = make()
+    found = plain.relevance
+    (i,) = found.removed
+    effects = found.importances.total_effects.copy()
+    effects[i] = upper
+    relevance = replace(found, pruned_evidence=pruned_evidence, importances=Importances(effects, effects, effects))
+    text = Tags(page.render(replace(plain, relevance=relevance))).text
+    assert sentence in text
+    assert ("irrelevant." in text[: text.index("How good is the policy")]) == sentence.startswith("Irrelevant")
+    everything = replace(relevance, removed=())
+    assert "No input is irrelevant." in Tags(page.render(replace(plain, relevance=everything))).text
 
 
 def test_render_escapes_names():
