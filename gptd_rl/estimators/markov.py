@@ -70,6 +70,11 @@ class MarkovTest:
     input: int | None
     n_steps: int
 
+    @property
+    def is_rejected(self) -> bool:
+        """Whether the data speak against the Markov property, at the level of 1 %."""
+        return self.input is not None and self.n_steps >= FEWEST_STEPS and self.pvalue < LEVEL
+
     def summary(self, names: Sequence[str] | None = None) -> str:
         """What the test found, in two sentences, and what to try; `names` are those of the inputs."""
         found = f"p = {self.pvalue:.2g} from {self.n_steps} steps"
@@ -83,7 +88,7 @@ class MarkovTest:
                 "Nothing speaks against the observations telling all that matters for what comes next: what happened "
                 "before follows from them, or nothing is left to explain. That is no proof."
             )
-        if self.pvalue >= LEVEL:
+        if not self.is_rejected:
             return (
                 f"Nothing speaks against the observations telling all that matters for what comes next ({found}). That "
                 "is no proof: more data may show more."

@@ -15,6 +15,7 @@ from scipy.special import stdtrit
 from gptd_rl.checks import as_count, as_discount
 from gptd_rl.data.trajectories import Trajectories
 from gptd_rl.estimators.conformal import Calibrated, Values
+from gptd_rl.estimators.markov import MarkovTest, markov_test
 from gptd_rl.evaluation.environments import Environment, open_environment
 from gptd_rl.evaluation.fitting import Tick, fit
 from gptd_rl.evaluation.ground_truth import GroundTruth, collect_ground_truth
@@ -124,6 +125,7 @@ def evaluate_agent(
         times.append(time.perf_counter())
         fit_stage = _fit if target is None else _fit_off_policy
         fitted = fit_stage(run, data, analyse_inputs, partial(tell, "fit"))
+        markov = markov_test(data)
         times.append(time.perf_counter())
         checked = _check(run, fitted, n_episodes, n_states, partial(tell, "check"))
         times.append(time.perf_counter())
@@ -131,13 +133,14 @@ def evaluate_agent(
         config=_config(run, data, names, fitted.learners),
         start=_start(fitted.start_values, checked.truth.returns),
         relevance=fitted.relevance,
+        markov=markov,
         check=checked.check,
         disagreements=disagreements(checked.check),
         off_policy=fitted.off_policy,
         value=checked.value,
         critic=fitted.critic,
         data=data,
-        warnings=tuple(_warnings(data, checked.truth, fitted.off_policy)),
+        warnings=tuple(_warnings(data, checked.truth, fitted.off_policy, markov, names)),
         timing=Timing(*np.diff(times).tolist()),
     )
 
@@ -290,10 +293,14 @@ def _student(sample: Array) -> Interval:
     return Interval(mean, mean - half, mean + half)
 
 
-def _warnings(data: Trajectories, truth: GroundTruth, off_policy: OffPolicy | None) -> Iterator[str]:
+def _warnings(
+    data: Trajectories, truth: GroundTruth, off_policy: OffPolicy | None, markov: MarkovTest, names: Sequence[str]
+) -> Iterator[str]:
     """Limits of this evaluation, a sentence or two each."""
     if off_policy is not None and off_policy.warning:
         yield off_policy.warning
+    if markov.is_rejected:
+        yield markov.summary(names)
     n = data.n_segments
     if not data.terminated.any():
         yield (

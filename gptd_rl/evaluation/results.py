@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from gptd_rl.data.trajectories import Trajectories
+from gptd_rl.estimators.markov import MarkovTest
 from gptd_rl.report.records import (
     LEVELS,
     Check,
@@ -23,7 +24,7 @@ from gptd_rl.report.records import (
 )
 from gptd_rl.types import Array
 
-RECORDS = ("config", "start", "relevance", "check", "disagreements", "off_policy", "warnings", "timing")
+RECORDS = ("config", "start", "relevance", "markov", "check", "disagreements", "off_policy", "warnings", "timing")
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -35,6 +36,8 @@ class Evaluation:
     config : EvaluationConfig
     start : StartReturn
     relevance : Relevance
+    markov : MarkovTest
+        Whether the observations tell all that matters for what comes next.
     check : Check
     disagreements : tuple of Disagreement
         The largest first; empty if the agent has no critic, or none differs.
@@ -54,6 +57,7 @@ class Evaluation:
     config: EvaluationConfig
     start: StartReturn
     relevance: Relevance
+    markov: MarkovTest
     check: Check
     disagreements: tuple[Disagreement, ...]
     off_policy: OffPolicy | None

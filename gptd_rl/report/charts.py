@@ -143,7 +143,7 @@ def plot_importances(
         ax.text(max(effect, end) + 0.02, place, percent(float(effect)), **style)
     ax.set_xlim(0.0, 1.15 * max(1.0, float(upper.max(initial=0.0))))
     ax.xaxis.set_major_formatter(FuncFormatter(lambda x, _: percent(x)))
-    ax.set_xlabel("share of the value's variance that is lost without the input")
+    ax.set_xlabel("variance of V lost without the input")
     return _with_named_rows(ax, [names[i] for i in order])
 
 

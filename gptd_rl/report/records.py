@@ -11,6 +11,7 @@ from numpy.typing import ArrayLike
 
 from gptd_rl.data.trajectories import Trajectories
 from gptd_rl.estimators.importances import Importances
+from gptd_rl.estimators.markov import MarkovTest
 from gptd_rl.types import Array, IntArray
 
 LEVELS = (0.5, 0.8, 0.95)
@@ -313,6 +314,10 @@ class EvaluationResults(Protocol):
     @property
     def relevance(self) -> Relevance:
         """Relevance of each observation."""
+
+    @property
+    def markov(self) -> MarkovTest:
+        """Whether the observations tell all that matters for what comes next."""
 
     @property
     def check(self) -> Check:

@@ -71,7 +71,8 @@ def relevance(evaluation: EvaluationResults) -> list[str]:
     if found.directions is not None and len(found.directions):
         loadings = charts.plot_loadings(shown_names, found.directions[:, shown])
         parts.append(figure(loadings, "directions", direction=linear_combination(found.directions[0], names)))
-    text = "".join(f"<p>{escape(sentence)}</p>" for sentence in _relevance_sentences(evaluation))
+    sentences = [*_relevance_sentences(evaluation), evaluation.markov.summary(names)]
+    text = "".join(f"<p>{escape(sentence)}</p>" for sentence in sentences)
     return [heading("relevance"), *html.columns([*parts, f"<div>{text}</div>"])]
 
 

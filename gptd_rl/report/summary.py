@@ -93,6 +93,9 @@ def _facts(evaluation: EvaluationResults) -> Iterator[tuple[str, str]]:
     yield "mean return", _mean_return(evaluation.start)
     if not evaluation.config.is_categorical:
         yield "variance lost without", _importances(relevance, evaluation.config.inputs)
+    markov = evaluation.markov
+    found = "the observations do not tell all" if markov.is_rejected else "nothing speaks against it"
+    yield "Markov property", f"{found}; p = {markov.pvalue:.2g}"
     if relevance.irrelevant:
         yield "irrelevant", ", ".join(evaluation.config.inputs[i] for i in relevance.irrelevant)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 HEADINGS = {
     "policy": "How good is the policy, state by state?",
-    "relevance": "Which observations are relevant?",
+    "relevance": "Which observations matter?",
     "calibration": "Are the values and intervals correct?",
     "maps": "Where is the value uncertain?",
     "maps_with_critic": "Where is the value uncertain, and where is the critic wrong?",

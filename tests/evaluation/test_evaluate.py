@@ -712,3 +712,16 @@ def test_command_refuses_another_environment(agents, tmp_path, capsys):
 
 def test_evaluate_agent_is_public():
     assert gptd_rl.evaluate_agent is evaluate_agent
+
+
+def test_warns_if_the_observations_hide_what_matters():
+    def positions() -> gym.Env:
+        env = gym.make("CartPole-v1")
+        box = spaces.Box(-np.inf, np.inf, (2,), np.float32)
+        return gym.wrappers.TransformObservation(env, lambda observation: observation[[0, 2]], box)
+
+    found = evaluate_agent(None, positions(), n_transitions=1500, n_episodes=2, n_states=4, analyse_inputs=False)
+    assert found.markov.is_rejected
+    assert any("Stack frames" in warning for warning in found.warnings)
+    assert found.as_json()["markov"]["pvalue"] == found.markov.pvalue
+    assert "the observations do not tell all" in found.summary()

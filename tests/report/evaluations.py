@@ -14,6 +14,7 @@ import gptd_rl
 from gptd_rl import GPTD, Trajectories
 from gptd_rl.agents.reference.gridworld import TowardsMiddle
 from gptd_rl.estimators.importances import Importances
+from gptd_rl.estimators.markov import MarkovTest
 from gptd_rl.evaluation.results import Evaluation
 from gptd_rl.report import page
 from gptd_rl.report.records import (
@@ -73,6 +74,9 @@ def check_of(value: Any, data: Trajectories, n: int = 120, with_critic: bool = T
     )  # fmt: skip
 
 
+MARKOV = MarkovTest(4.2, 4, 0.38, 600.0, np.full(4, 1.0), np.full(4, 0.6), 2, 690)
+
+
 def effects_of(scaled: Any) -> Importances:
     """In the order of the relevances; those of inputs that are removed are negligible."""
     effects = np.where(scaled < 1e-3, 0.0, np.minimum(0.9, 0.1 * np.sqrt(scaled)))
@@ -99,6 +103,7 @@ def make(value: Any = None, data: Trajectories | None = None, inputs=INPUTS, wit
                                 int(seen.terminated.sum()), inputs, inputs[0] == "state 0", 7, {"GPTD": 1.0}),
         start=StartReturn(Interval(31.42, 30.87, 31.97), Interval(59.7, 48.2, 71.2), 59.7, 27.1, 22),
         relevance=relevance,
+        markov=MARKOV,
         check=check,
         disagreements=tuple(found) if with_critic else (),
         off_policy=None,
@@ -221,6 +226,7 @@ def in_gridworld(**changes: Any) -> Evaluation:
         config=config,
         start=start,
         relevance=relevance,
+        markov=MARKOV,
         check=check,
         disagreements=(),
         off_policy=None,

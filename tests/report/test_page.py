@@ -213,3 +213,10 @@ def test_render_ignores_and_keeps_rcparams():
 def test_evaluation_results_import_no_matplotlib():
     code = "import sys, gptd_rl, gptd_rl.evaluation.results; assert 'matplotlib' not in sys.modules"
     subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_render_says_whether_the_observations_tell_all():
+    plain = make()
+    assert "Nothing speaks against the observations telling all that matters" in Tags(page.render(plain)).text
+    hidden = replace(plain, markov=replace(plain.markov, pvalue=1e-9))
+    assert "the latest change of pole angle predicts rewards or next states better" in Tags(page.render(hidden)).text
