@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from gptd_rl.checks import as_discounts, as_states, as_vector
+from gptd_rl.checks import as_array, as_discounts, as_states, as_vector
 from gptd_rl.types import Array
 
 
@@ -45,7 +45,7 @@ def from_values(states: ArrayLike, values: ArrayLike, actions: ArrayLike | None 
     if n == 0:
         raise ValueError("empty data: expected at least one state with a value, got none.")
     y = as_vector(values, n, "values")
-    a = None if actions is None else np.array(actions)
+    a = None if actions is None else as_array(actions, "actions")
     if a is not None and a.shape[:1] != (n,):
         raise ValueError(f"actions must have one entry per state ({n}); got shape {a.shape}.")
     return dict(
@@ -127,7 +127,7 @@ def _read_discounts(discounts: ArrayLike | None, gamma: float | None, n: int, wh
 def _read_actions(actions: ArrayLike | None, n: int, where: str) -> NDArray[Any] | None:
     if actions is None:
         return None
-    array = np.asarray(actions)
+    array = as_array(actions, f"{where}actions")
     if array.shape[:1] != (n,):
         came = len(array) if array.ndim else array
         raise ValueError(f"{where}expected {n} actions, one per reward; got {came}.")

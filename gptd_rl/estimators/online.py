@@ -7,7 +7,7 @@ from typing import Any, NamedTuple, Self
 import numpy as np
 from numpy.typing import ArrayLike
 
-from gptd_rl.checks import as_states
+from gptd_rl.checks import as_floats, as_states, check_finite, is_count, is_positive
 from gptd_rl.data.trajectories import Trajectories
 from gptd_rl.estimators.checks import NOISES
 from gptd_rl.estimators.gptd import GPTD
@@ -98,14 +98,14 @@ class OnlineGPTD(StatePredictions, Parameters, SaveAndLoad):
         forgetting: float = 1.0,
     ) -> None:
         _expect(isinstance(kernel, Kernel), "kernel must be a kernel object", type(kernel), TypeError)
-        _expect(0.0 < noise_variance < np.inf, "noise_variance must be positive and finite", noise_variance)
+        _expect(is_positive(noise_variance), "noise_variance must be positive and finite", noise_variance)
         _expect(noise in NOISES, f"noise must be one of {', '.join(map(repr, NOISES))}", noise)
         _expect(isinstance(bootstrap, bool | np.bool_), "bootstrap must be True or False", bootstrap)
         whose = "bootstrap=True estimates the noise of a stochastic system: leave noise='stochastic'"
         _expect(not bootstrap or noise == "stochastic", whose, noise)
         _expect(0.0 < tolerance < 1.0, "tolerance is a share of v₀ and must lie between 0 and 1", tolerance)
         _expect(0.0 < forgetting <= 1.0, "forgetting must lie in (0, 1], where 1 forgets nothing", forgetting)
-        _expect(max_size is None or max_size >= 1, "max_size must be 1 or more, or None for no limit", max_size)
+        _expect(max_size is None or is_count(max_size), "max_size must be 1 or more, or None for no limit", max_size)
         _expect(kernel.n_dims is not None, "the kernel must read the state", kernel)
         self.kernel, self.noise_variance = kernel, noise_variance
         self.noise, self.bootstrap = noise, bootstrap
@@ -262,16 +262,14 @@ class OnlineGPTD(StatePredictions, Parameters, SaveAndLoad):
 
 def _finite(name: str, value: ArrayLike, shape: tuple[int, ...]) -> Array:
     """A copy of `value` as floats of this shape; one number may have any shape."""
-    try:
-        array = np.array(value, dtype=np.float64)
-    except (TypeError, ValueError) as error:
-        raise TypeError(f"{name} must be made of numbers: {error}.") from None
+    array = as_floats(value, name, "made of numbers")
     if array.size == 1 == np.prod(shape):
         array = array.reshape(shape)
     _expect(array.shape == shape, f"{name} must have shape {shape}, flattened if need be", array.shape)
     bad = array[~np.isfinite(array)]
     if bad.size:
         raise ValueError(f"{name} must be finite; it holds {bad[0]}. Leave this transition out.")
+    check_finite(array, name)
     return array
 
 
