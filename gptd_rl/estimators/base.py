@@ -13,7 +13,7 @@ from typing import Any, Literal, Self, overload
 import numpy as np
 from numpy.typing import ArrayLike
 
-from gptd_rl.checks import as_states, is_count
+from gptd_rl.checks import as_floats, as_states, check_finite, is_count
 from gptd_rl.data.actions import Actions, DiscreteActions
 from gptd_rl.data.trajectories import Trajectories
 from gptd_rl.estimators import checks
@@ -297,11 +297,12 @@ class Estimator(Predictions, Parameters, InputPruning, SaveAndLoad):
         self._check_fitted()
         model = self.model_
         if theta is not None:
-            values = np.asarray(theta, dtype=np.float64)
+            values = as_floats(theta, "theta")
             if values.shape != self.theta_.shape:
                 raise ValueError(
                     f"theta must have shape {self.theta_.shape} ({self.parameter_names_}); got {values.shape}."
                 )
+            check_finite(values, "theta")
             model = model.with_theta(values)
         engine = self._engine("judge θ by")
         if self.bootstrap_:

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from gptd_rl.checks import check_choice, is_count
+from gptd_rl.checks import check_choice, is_count, is_positive
 from gptd_rl.data.actions import Actions, DiscreteActions
 from gptd_rl.kernels import ActionDelta, Kernel
 from gptd_rl.selection.variants import VARIANTS
@@ -36,11 +36,11 @@ def check_parameters(v: Any) -> None:
         raise ValueError(f"thinning={v.thinning} needs objective='thinned' and a whole number of 1 or more.")
     for name in ("noise_variance", "noise_floor"):
         value = getattr(v, name)
-        if value is not None and not (np.isfinite(value) and value > 0):
+        if value is not None and not is_positive(value):
             raise ValueError(f"{name} must be positive; got {value}.")
-    if v.max_rank is not None and v.max_rank < 1:
+    if v.max_rank is not None and not is_count(v.max_rank):
         raise ValueError(f"max_rank must be 1 or more, or None for n_dims − 1; got {v.max_rank}.")
-    if v.n_restarts < 0:
+    if not is_count(v.n_restarts, 0):
         raise ValueError(f"n_restarts must be 0 or more; got {v.n_restarts}.")
     check_n_jobs(v.n_jobs)
     softness = getattr(v, "softness", 0.0)  # of GPTDQ

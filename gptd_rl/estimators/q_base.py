@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import ArrayLike
 
-from gptd_rl.checks import is_count
+from gptd_rl.checks import is_count, is_positive
 from gptd_rl.data.actions import Actions, ContinuousActions, DiscreteActions, as_int_actions
 from gptd_rl.data.state_actions import recorded_actions
 from gptd_rl.data.trajectories import Trajectories
@@ -73,7 +73,7 @@ class QEstimator(Estimator):
             raise ValueError(f"n_actions must be a whole number of 1 or more; got {self.n_actions!r}.")
         if not 0.0 <= self.action_correlation < 1.0:
             raise ValueError(f"action_correlation must lie in [0, 1); got {self.action_correlation!r}.")
-        if not (np.isfinite(self.noise_share) and self.noise_share > 0):
+        if not is_positive(self.noise_share):
             raise ValueError(f"noise_share must be positive; got {self.noise_share}.")
         if not 0.0 <= self.softness <= 1.0:
             raise ValueError(f"softness must lie in [0, 1]; got {self.softness!r}.")
