@@ -11,7 +11,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from gptd_rl.checks import as_floats
 from gptd_rl.data.actions import DiscreteActions
-from gptd_rl.data.spaces import describe
+from gptd_rl.data.spaces import OutsideSpaceError, describe
 from gptd_rl.types import BoolArray, IntArray
 
 
@@ -152,11 +152,3 @@ class ActionCheck:
     def describe_violation(self, action: Any) -> str:
         """Message for an action outside the space."""
         return f"action {action} is outside {describe(self.space)}"
-
-
-class OutsideSpaceError(ValueError):
-    """An action of sub-environment `env` is outside the action space."""
-
-    def __init__(self, message: str, env: int) -> None:
-        super().__init__(message)
-        self.env = env
