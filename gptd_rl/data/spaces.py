@@ -96,7 +96,7 @@ def flatten(space: Space[Any], batch: Any) -> Numbers:
         digits = rows.reshape(len(rows), -1)
         columns = zip(digits.T, space.start.flat, space.nvec.flat, strict=True)
         return np.concatenate([_one_hot(rows, space, *column) for column in columns], axis=1)
-    return rows.reshape(len(rows), math.prod(rows.shape[1:]))  # also without rows
+    return _as_matrix(rows)
 
 
 def has_one_hot(space: Space[Any]) -> bool:
@@ -211,7 +211,9 @@ def as_rows(space: Space[Any], observation: Any) -> tuple[Array, bool]:
     """
     is_single = _is_single(space, observation)
     batch = _as_batch(observation) if is_single else observation
-    return np.asarray(flatten(space, batch), dtype=np.float64), is_single
+    # Callers know how wide states are, and say so.
+    states = _as_matrix(np.asarray(batch)) if isinstance(space, spaces.Box) else flatten(space, batch)
+    return np.asarray(states, dtype=np.float64), is_single
 
 
 def _is_single(space: Space[Any], observation: Any) -> bool:
@@ -230,6 +232,10 @@ def _as_batch(observation: Any) -> Any:
     if isinstance(observation, tuple):
         return tuple(_as_batch(part) for part in observation)
     return np.asarray(observation)[np.newaxis]
+
+
+def _as_matrix(rows: Numbers) -> Numbers:
+    return rows.reshape(len(rows), math.prod(rows.shape[1:]))  # also without rows
 
 
 def _one_hot(rows: Numbers, space: Space[Any], values: Numbers, start: int, n: int) -> Numbers:
