@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from typing import Any, NamedTuple, Self
 
 import numpy as np
@@ -175,6 +176,8 @@ class OnlineGPTD(StatePredictions, Parameters, SaveAndLoad):
     def update(self, data: Transition | Trajectories) -> Self:
         """Take in one transition, or whole segments; input that is refused changes nothing.
 
+        Interrupted (Ctrl-C) within segments, it keeps what it had learnt before them.
+
         Parameters
         ----------
         data : Transition or Trajectories
@@ -183,12 +186,7 @@ class OnlineGPTD(StatePredictions, Parameters, SaveAndLoad):
         """
         if isinstance(data, Trajectories):
             self._check_width(data.n_dims)
-            for first, last, terminated in zip(data.starts, data.last, data.terminated, strict=True):
-                self._start(data.states[first])
-                for i in range(first, last):
-                    self._step(data.rewards[i], data.discounts[i], data.states[i + 1])
-                self._stop(terminated, data.rewards[last])
-            return self
+            return self._become(self._copy()._update_segments(data))
         _expect(isinstance(data, Transition), "update expects a Transition or Trajectories", type(data), TypeError)
         state = _finite("state", data.state, (self.n_dims_,))
         reward = float(_finite("reward", data.reward, ()))
@@ -200,6 +198,20 @@ class OnlineGPTD(StatePredictions, Parameters, SaveAndLoad):
         self._step(reward, discount, next_state)
         if data.terminated or data.truncated:
             self._stop(data.terminated)
+        return self
+
+    def _copy(self) -> Self:
+        """A copy that learns by itself: an interrupt in the middle of many updates leaves this one as it was."""
+        new = copy.copy(self)
+        new.posterior_, new._chosen = copy.deepcopy(self.posterior_), list(self._chosen)
+        return new
+
+    def _update_segments(self, data: Trajectories) -> Self:
+        for first, last, terminated in zip(data.starts, data.last, data.terminated, strict=True):
+            self._start(data.states[first])
+            for i in range(first, last):
+                self._step(data.rewards[i], data.discounts[i], data.states[i + 1])
+            self._stop(terminated, data.rewards[last])
         return self
 
     def _start(self, state: Array) -> None:
