@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -151,6 +151,8 @@ def stack(space: Space[Any], rows: Sequence[Any], like: Any = None) -> Any:
     OutsideSpaceError
         If an observation has another shape, or numbers that the dtype does not hold.
     """
+    if isinstance(space, (spaces.Dict, spaces.Tuple)):
+        _check_parts(space, rows)
     if isinstance(space, spaces.Dict):
         return {
             key: stack(part, [row[key] for row in rows], None if like is None else like[key])
@@ -172,6 +174,17 @@ def stack(space: Space[Any], rows: Sequence[Any], like: Any = None) -> Any:
             raise OutsideSpaceError(f"observation {one} is a masked array: expected {describe(space)}", 0)
     dtype = space.dtype if like is None else like.dtype
     return batch if batch.dtype == dtype else _convert(space, batch, np.dtype(dtype))
+
+
+def _check_parts(space: spaces.Dict | spaces.Tuple[Any], rows: Sequence[Any]) -> None:
+    """Refuse observations with other parts than the space has."""
+    for i, one in enumerate(rows):
+        if isinstance(space, spaces.Dict):
+            fits = isinstance(one, Mapping) and one.keys() == space.spaces.keys()
+        else:
+            fits = isinstance(one, tuple | list) and len(one) == len(space.spaces)
+        if not fits:
+            raise OutsideSpaceError(f"observation {one_line(one)} has other parts: expected {describe(space)}", i)
 
 
 def _convert(space: Space[Any], batch: NDArray[Any], dtype: np.dtype[Any]) -> Numbers:

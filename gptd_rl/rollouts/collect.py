@@ -91,7 +91,8 @@ def collect(
     amount, unit = _check_amount(n_transitions, n_episodes)
     with open_adapter(env) as adapter:
         capacity = 1000 if n_transitions is None else 5 * amount // (4 * adapter.n_envs) + 1000
-        _check_memory(adapter, capacity)
+        if n_transitions is not None:
+            _check_memory(adapter, n_transitions)
         rollout = start_rollout(adapter, policy_of(env, policy), gamma, seed, deterministic, capacity)
         run = rollout.run(amount, unit)
         for _ in with_progress(run, amount, unit) if progress_bar else run:
@@ -136,14 +137,14 @@ def with_progress(run: Iterator[int], amount: int, unit: Unit, before: int = 0) 
             yield made
 
 
-def _check_memory(env: EnvAdapter, capacity: int) -> None:
-    """Refuse more steps than memory holds, before the first of them."""
+def _check_memory(env: EnvAdapter, n_transitions: int) -> None:
+    """Refuse more transitions than memory holds, before the first of them."""
     numbers = flatdim(env.observation_space) + env.actions.example()[0].size + 1
-    needed, free = 8 * numbers * env.n_envs * capacity, available_bytes()
+    needed, free = 8 * numbers * n_transitions, available_bytes()
     if free is not None and needed > free:
         raise ValueError(
-            f"so many transitions take {needed / 2**30:.1f} GiB, and {free / 2**30:.1f} GiB are free: collect fewer, "
-            "or write them to disk with collect_to_minari."
+            f"{n_transitions} transitions take {needed / 2**30:.1f} GiB, and {free / 2**30:.1f} GiB are free: "
+            "collect fewer, or write them to disk with collect_to_minari."
         )
 
 

@@ -48,6 +48,7 @@ def real(shape: tuple[int, ...] = (2,), dtype: type = np.float32) -> spaces.Box:
 
 MULTI = spaces.MultiDiscrete([2, 3], start=[0, 5])
 BYTES = spaces.Box(0, 255, (2,), np.uint8)
+BOTH: Any = spaces.Tuple([spaces.Discrete(2), spaces.Discrete(2)])
 PAIR = spaces.Dict({"a": spaces.Discrete(2), "b": real((1,))})
 # What an environment shows usually, what it shows instead, and how that is named.
 ODD: dict[str, tuple[spaces.Space, Any, Any, str]] = {
@@ -114,6 +115,15 @@ ODD: dict[str, tuple[spaces.Space, Any, Any, str]] = {
         r"observation \[0.\+1.j 0.\+0.j\] is no number: expected Box",
     ),
     "dates": (real(), np.zeros(2), np.zeros(2, "datetime64[s]"), r"is no number: expected Box\(-inf, inf, \(2,\)"),
+    "more parts": (
+        PAIR,
+        {"a": 1, "b": np.zeros(1)},
+        {"a": 1, "b": np.zeros(1), "c": 0},
+        r"has other parts: expected Di",
+    ),
+    "no part": (PAIR, {"a": 1, "b": np.zeros(1)}, {"a": 1}, r"observation \{'a': 1\} has other parts: expected Dict"),
+    "no parts": (PAIR, {"a": 1, "b": np.zeros(1)}, 1, r"observation 1 has other parts: expected Dict"),
+    "longer tuple": (BOTH, (1, 0), (1, 0, 1), r"observation \(1, 0, 1\) has other parts: expected Tuple\(Discrete"),
     "part": (PAIR, {"a": 1, "b": np.zeros(1)}, {"a": 2, "b": np.zeros(1)}, r"observation 2 is outside Discrete\(2\)"),
 }
 
