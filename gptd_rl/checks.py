@@ -47,19 +47,24 @@ def as_count(value: Any, name: str, minimum: int = 1) -> int:
     if isinstance(value, int) and value > LARGEST_COUNT:
         raise ValueError(f"{name} must be at most 2^53; got an integer of {value.bit_length()} bits.")
     if not is_count(value, minimum):
-        raise ValueError(f"{name} must be a whole number of at least {minimum}; got {value!r}.")
+        raise ValueError(f"{name} must be a whole number of at least {minimum}; got {one_line(repr(value))}.")
     return int(value)
 
 
 def as_discount(gamma: Any, *, below_one: bool = False) -> float:
     """Check a discount γ, from 0 to 1, or from 0 to below 1."""
     try:
-        value = float(gamma)
+        value = np.nan if isinstance(gamma, np.ma.MaskedArray) else float(gamma)
     except (TypeError, ValueError, OverflowError):
         value = np.nan
     if not 0.0 <= value <= 1.0 or (below_one and value == 1.0):
-        raise ValueError(f"the discount gamma must lie in [0, 1{')' if below_one else ']'}; got {gamma}.")
+        raise ValueError(f"the discount gamma must lie in [0, 1{')' if below_one else ']'}; got {one_line(gamma)}.")
     return value
+
+
+def one_line(value: object) -> str:
+    """A value on one line, for a message."""
+    return " ".join(str(value).splitlines())
 
 
 def check_number(
@@ -94,14 +99,14 @@ def check_number(
         expected += f" >= {minimum:g}"
     if above > -np.inf:
         expected += f" > {above:g}"
-    raise ValueError(f"{name}: expected {expected}, got {value!r}.")
+    raise ValueError(f"{name}: expected {expected}, got {one_line(repr(value))}.")
 
 
 def check_choice(name: str, value: object, allowed: Sequence[str], otherwise: str = "") -> None:
     """Check that `value` is one of the strings `allowed`; `otherwise` names further possibilities in the message."""
     if not isinstance(value, str) or value not in allowed:
         expected = f"{name} must be one of {', '.join(map(repr, allowed))} {otherwise}".rstrip()
-        raise ValueError(f"{expected}; got {value!r}.")
+        raise ValueError(f"{expected}; got {one_line(repr(value))}.")
 
 
 # -------------------------------------------------------------------------------------- arrays

@@ -207,6 +207,21 @@ def test_action_numbers_too_large_for_integers(action):
         GPTDQ(n_actions=2).fit(data)
 
 
+@pytest.mark.parametrize("gamma", [1j, np.ma.masked, 10**400, np.datetime64("2020-01-01"), "a"])
+def test_from_episodes_refuses_discounts_that_are_no_numbers(gamma):
+    episode = dict(observations=np.zeros((3, 1)), rewards=np.zeros(2))
+    with pytest.raises(TypeError, match=r"^episode 0: gamma must be numbers"):
+        Trajectories.from_episodes([episode], gamma=gamma)
+
+
+def test_messages_about_arrays_stay_on_one_line():
+    matrix: Any = np.zeros((2, 2))
+    for refused in (lambda: GPTD(noise_variance=matrix).fit(GOOD), lambda: GPTD(subset_size=matrix).fit(GOOD)):
+        with pytest.raises(ValueError, match="must be") as info:
+            refused()
+        assert "\n" not in str(info.value)
+
+
 @pytest.mark.parametrize("threshold", [np.nan, -1.0, "0.1", None])
 def test_prune_refuses_thresholds_that_are_no_share(threshold, fitted):
     with pytest.raises(ValueError, match=r"^threshold: expected a finite number >= 0, got"):

@@ -12,6 +12,7 @@ from gymnasium import Space, spaces
 from numpy.ma import MaskedArray
 from numpy.typing import NDArray
 
+from gptd_rl.checks import one_line
 from gptd_rl.data.casting import cast
 from gptd_rl.types import Array, BoolArray
 
@@ -279,11 +280,6 @@ def _shape_of(value: Any) -> tuple[int, ...] | None:
 def describe(space: Space[Any]) -> str:
     """Name a space on one line."""
     return " ".join(str(space).split())
-
-
-def one_line(value: Any) -> str:
-    """A value on one line."""
-    return " ".join(str(value).splitlines())
 
 
 def _parts(space: spaces.Dict | spaces.Tuple[Any]) -> list[Space[Any]]:

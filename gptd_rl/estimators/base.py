@@ -14,7 +14,7 @@ from typing import Any, Literal, Self, overload
 import numpy as np
 from numpy.typing import ArrayLike
 
-from gptd_rl.checks import as_floats, as_states, check_finite, is_count
+from gptd_rl.checks import as_floats, as_states, is_count
 from gptd_rl.data.actions import Actions, DiscreteActions
 from gptd_rl.data.trajectories import Trajectories
 from gptd_rl.estimators import checks
@@ -313,7 +313,6 @@ class Estimator(Predictions, Parameters, InputPruning, SaveAndLoad):
                 raise ValueError(
                     f"theta must have shape {self.theta_.shape} ({self.parameter_names_}); got {values.shape}."
                 )
-            check_finite(values, "theta")
             model = model.with_theta(values)
         engine = self._engine("judge θ by")
         if self.bootstrap_:

@@ -21,9 +21,9 @@ from gymnasium.spaces import flatdim
 from gymnasium.vector import AutoresetMode, VectorEnv
 from numpy.typing import NDArray
 
-from gptd_rl.checks import as_floats
+from gptd_rl.checks import as_floats, one_line
 from gptd_rl.data.minari import vectors
-from gptd_rl.data.spaces import Numbers, OutsideSpaceError, describe, flattener, one_line, require_flat, stack
+from gptd_rl.data.spaces import Numbers, OutsideSpaceError, describe, flattener, require_flat, stack
 from gptd_rl.exceptions import CollectionError
 from gptd_rl.rollouts.actions import ActionCheck
 from gptd_rl.rollouts.observations import ObservationCheck

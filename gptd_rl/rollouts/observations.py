@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 from gymnasium import Space
 
-from gptd_rl.checks import LARGEST, LARGEST_COUNT
-from gptd_rl.data.spaces import Numbers, describe, flat_bounds, one_line, whole_columns
+from gptd_rl.checks import LARGEST, LARGEST_COUNT, one_line
+from gptd_rl.data.spaces import Numbers, describe, flat_bounds, whole_columns
 from gptd_rl.types import BoolArray
 
 
