@@ -214,6 +214,22 @@ def test_from_episodes_refuses_discounts_that_are_no_numbers(gamma):
         Trajectories.from_episodes([episode], gamma=gamma)
 
 
+@pytest.mark.parametrize("thinning", [2**31, np.uint8(3)])
+def test_thinning_beyond_all_segments_leaves_their_first_states(thinning):
+    v = GPTD("isotropic", objective="thinned", thinning=thinning, n_restarts=0).fit(GOOD)
+    assert v.thinning_ == thinning and np.isfinite(v.predict(GOOD.states)).all()
+
+
+def test_thin_refuses_numbers_that_no_array_holds():
+    with pytest.raises(ValueError, match=r"^every must be 1 or more"):
+        GOOD.thin(2**64)
+
+
+def test_mean_refuses_integers_that_no_float_holds():
+    with pytest.raises(ValueError, match=r"^mean must return numbers: int too large"):
+        GPTD(mean=lambda x: [10**400] * len(x)).fit(GOOD)
+
+
 def test_messages_about_arrays_stay_on_one_line():
     matrix: Any = np.zeros((2, 2))
     for refused in (lambda: GPTD(noise_variance=matrix).fit(GOOD), lambda: GPTD(subset_size=matrix).fit(GOOD)):

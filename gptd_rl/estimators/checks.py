@@ -35,7 +35,7 @@ def check_parameters(v: Any) -> None:
             f"tolerance is a share of the prior variance, from 0 to below 1; got {one_line(repr(v.tolerance))}."
         )
     if v.thinning is not None and not (v.objective == "thinned" and is_count(v.thinning)):
-        raise ValueError(f"thinning={v.thinning} needs objective='thinned' and a whole number of 1 or more.")
+        raise ValueError(f"thinning={one_line(v.thinning)} needs objective='thinned' and a whole number of 1 or more.")
     for name in ("noise_variance", "noise_floor"):
         value = getattr(v, name)
         if value is not None and not is_positive(value):
@@ -47,7 +47,7 @@ def check_parameters(v: Any) -> None:
     check_n_jobs(v.n_jobs)
     softness = getattr(v, "softness", 0.0)  # of GPTDQ
     if not (isinstance(softness, float | int | np.number) and 0.0 <= softness <= 1.0):
-        raise ValueError(f"softness must lie in [0, 1]; got {softness!r}.")
+        raise ValueError(f"softness must lie in [0, 1]; got {one_line(repr(softness))}.")
 
 
 def check_bootstrap(bootstrap: object) -> None:

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple, Self
 import numpy as np
 from numpy.typing import ArrayLike
 
-from gptd_rl.checks import as_floats, as_states, check_finite, is_count, is_positive
+from gptd_rl.checks import as_floats, as_states, check_finite, is_count, is_positive, one_line
 from gptd_rl.data.trajectories import Trajectories
 from gptd_rl.estimators.checks import NOISES
 from gptd_rl.estimators.gptd import GPTD
@@ -287,4 +287,4 @@ def _finite(name: str, value: ArrayLike, shape: tuple[int, ...]) -> Array:
 
 def _expect(holds: bool, what: str, came: object, error: type[Exception] = ValueError) -> None:
     if not holds:
-        raise error(f"{what}; got {came!r}.")
+        raise error(f"{what}; got {one_line(repr(came))}.")

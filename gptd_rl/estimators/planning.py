@@ -149,7 +149,7 @@ def _fixed_thinning(v: Any, data: Trajectories) -> int:
     if v.objective != "thinned":
         return 1
     horizon = min(thinning.horizon(data), max(thinning.candidates(data)))
-    return v.thinning or max(1, round(horizon))
+    return int(v.thinning or max(1, round(horizon)))
 
 
 def _warn_of_other_relevances(

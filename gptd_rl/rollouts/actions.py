@@ -57,7 +57,8 @@ class ActionSet:
                 "e.g. candidates=[[-1.0], [0.0], [1.0]]."
             )
         given = as_floats(candidates, "candidates")
-        chosen = given.astype(space.dtype)
+        with np.errstate(all="ignore"):
+            chosen = given.astype(space.dtype)
         if chosen.shape[1:] != space.shape or len(chosen) < 2:
             raise ValueError(f"candidates must be two or more actions of shape {space.shape}; got {chosen.shape}.")
         is_whole = chosen.dtype.kind in "iu"

@@ -60,8 +60,9 @@ def evaluate_mean(mean: Mean, *arguments: Any) -> Array:
     found = as_array(mean(*arguments), "what mean returns")
     try:
         values = found.astype(np.float64, copy=False)
-    except (TypeError, ValueError) as error:
-        raise type(error)(f"mean must return numbers: {error}.") from None
+    except (TypeError, ValueError, OverflowError) as error:
+        kind = TypeError if isinstance(error, TypeError) else ValueError
+        raise kind(f"mean must return numbers: {error}.") from None
     if values.shape != (n,):
         raise ValueError(f"mean must return one number for each of {n} states, shape ({n},); got shape {values.shape}.")
     if not np.isfinite(values).all():
