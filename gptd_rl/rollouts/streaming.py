@@ -11,7 +11,6 @@ import os
 import shutil
 from collections.abc import Mapping
 from functools import partial
-from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
@@ -84,14 +83,15 @@ def collect_to_minari(
     BlockingIOError
         If another process or thread is writing the dataset.
     ValueError
-        If an episode before the last one is damaged: nothing is changed.
+        If an episode is damaged that was complete: nothing is changed.
     """
     import_minari()
     n_transitions, chunk = as_count(n_transitions, "n_transitions"), as_count(chunk, "chunk")
     if chunk > 32_000:
         raise ValueError(f"chunk must be at most 32000, as Minari cannot read longer episodes; got {chunk}.")
+    gamma = as_discount(gamma)
     with open_adapter(env) as adapter, only_writer(dataset_id):
-        stream = _Stream(dataset_id, adapter, as_discount(gamma), metadata)
+        stream = _Stream(dataset_id, adapter, gamma, metadata)
         written = stream.n_transitions
         if written < n_transitions:
             seed = stream.next_seed(seed)
@@ -112,8 +112,8 @@ def collect_to_minari(
 class _Stream:
     """A dataset that episodes are added to.
 
-    Minari's summary of the whole dataset, `metadata.json`, is never relied on. The file `NOTE` holds its constant part;
-    the rest is counted from the episodes on disk.
+    Minari's summary of the whole dataset, `metadata.json`, may be lost. The file `NOTE` holds its constant part; the
+    rest is counted from the episodes on disk.
     """
 
     def __init__(self, dataset_id: str, env: EnvAdapter, gamma: float, metadata: Mapping[str, Any] | None) -> None:
@@ -170,16 +170,30 @@ class _Stream:
 
 
 def _complete_episodes(data: Path) -> list[int]:
-    """Numbers of transitions of the episodes on disk; only the last one may be incomplete, and is left out."""
+    """Numbers of transitions of the episodes on disk, without the one that was being written.
+
+    That is the last one, if Minari's summary does not count it yet. Any other that cannot be read was damaged later.
+    """
     n_folders = 1 + max((int(folder.name) for folder in data.iterdir() if folder.name.isdecimal()), default=-1)
-    lengths = list(takewhile(lambda n: n is not None, (_length(data / str(i)) for i in range(n_folders))))
-    n_behind = n_folders - len(lengths) - 1
-    if n_behind > 0:
+    lengths: list[int] = []
+    while (length := _length(data / str(len(lengths)))) is not None:
+        lengths.append(length)
+    n_complete = max(n_folders - 1, _counted_episodes(data))
+    if len(lengths) < n_complete:
         raise ValueError(
-            f"episode {len(lengths)} of the dataset at {data.parent} is damaged or missing, and {n_behind} come after "
-            "it: nothing was changed. Restore it, delete the folders from it on, or choose another id."
+            f"episode {len(lengths)} of the dataset at {data.parent} is damaged or missing: nothing was changed. "
+            "Restore it, or go on without it and those behind it by deleting their folders and "
+            f"{data / 'metadata.json'}, or choose another id."
         )
-    return [n for n in lengths if n is not None]
+    return lengths
+
+
+def _counted_episodes(data: Path) -> int:
+    """Number of episodes in Minari's summary; 0 if it cannot be read."""
+    try:
+        return int(json.loads((data / "metadata.json").read_text())["total_episodes"])
+    except (OSError, ValueError, KeyError, TypeError):
+        return 0
 
 
 def _length(episode: Path) -> int | None:

@@ -155,10 +155,15 @@ def snapshot(folder: Path) -> dict[Path, bytes]:
     return {path: path.read_bytes() for path in sorted(folder.rglob("*")) if path.is_file()}
 
 
+@pytest.mark.parametrize("place", ["in the middle", "at the end"])
 @pytest.mark.parametrize("spoilt", ["account", "half account", "list", "other length", "table", "half table", "all"])
-def test_collect_to_minari_refuses_a_damaged_episode_before_others(root, spoilt):
-    collect_to_minari(Counting(), dataset_id="mid-v0", n_transitions=40, gamma=GAMMA, seed=0)
-    episode = root / "mid-v0" / "data" / "2"
+def test_collect_to_minari_refuses_a_damaged_episode(root, spoilt, place):
+    data = Trajectories.from_minari(
+        collect_to_minari(Counting(), dataset_id="mid-v0", n_transitions=40, gamma=GAMMA, seed=0)
+    )
+    number = 2 if place == "in the middle" else data.n_segments - 1
+    folder = root / "mid-v0" / "data"
+    episode = folder / str(number)
     account, table = episode / "metadata.json", episode / "part-0.arrow"
     if spoilt == "all":
         shutil.rmtree(episode)
@@ -169,10 +174,19 @@ def test_collect_to_minari_refuses_a_damaged_episode_before_others(root, spoilt)
     else:
         account.write_text("[]" if spoilt == "list" else json.dumps({"id": 2, "total_steps": 77}))
     before = snapshot(root)
-    message = r"^episode 2 of the dataset at .*mid-v0 is damaged or missing, and \d+ come after it: nothing was changed"
+    message = rf"^episode {number} of the dataset at .*mid-v0 is damaged or missing: nothing was changed\. Restore it"
     with pytest.raises(ValueError, match=message):
         collect_to_minari(Counting(), dataset_id="mid-v0", n_transitions=90, gamma=GAMMA, seed=0)
     assert snapshot(root) == before
+
+    for lost in range(number, data.n_segments):  # what the message advises
+        shutil.rmtree(folder / str(lost), ignore_errors=True)
+    (folder / "metadata.json").unlink()
+    again = Trajectories.from_minari(
+        collect_to_minari(Counting(), dataset_id="mid-v0", n_transitions=90, gamma=GAMMA, seed=0)
+    )
+    assert again.n_transitions == 90
+    assert_same(again[:number], data[:number])
 
 
 @pytest.mark.parametrize("text", ["", "{}", "[]"])
