@@ -10,34 +10,61 @@ from numbers import Integral, Real
 from typing import Any
 
 import numpy as np
-from numpy.typing import ArrayLike
+from numpy.typing import ArrayLike, NDArray
 
 from gptd_rl.types import Array
+
+# Largest state or reward: fourth powers, such as the squared variance of a sum of many, must not overflow.
+LARGEST = 1e70
+
+# Largest count: far more than any machine holds; NumPy's integers and floats hold it exactly.
+LARGEST_COUNT = 2**53
 
 # -------------------------------------------------------------------------------------- numbers
 
 
 def is_count(value: object, minimum: int = 1) -> bool:
-    """Whether `value` is a whole number of at least `minimum`; True and False are not."""
-    return isinstance(value, int | np.integer) and not isinstance(value, bool) and bool(value >= minimum)
+    """Whether `value` is a whole number from `minimum` to LARGEST_COUNT; True and False are not."""
+    is_whole = isinstance(value, int | np.integer) and not isinstance(value, bool)
+    return is_whole and bool(minimum <= value <= LARGEST_COUNT)  # type: ignore[operator]
+
+
+def is_positive(value: object) -> bool:
+    """Whether `value` is a finite number above 0; True is not."""
+    return not isinstance(value, bool) and isinstance(value, Real) and 0.0 < as_float(value) < np.inf
+
+
+def as_float(value: Any) -> float:
+    """A number as a float: infinite if it is an integer that no float holds."""
+    try:
+        return float(value)
+    except OverflowError:
+        return np.inf if value > 0 else -np.inf
 
 
 def as_count(value: Any, name: str, minimum: int = 1) -> int:
     """Check a whole number of at least `minimum`."""
+    if isinstance(value, int) and value > LARGEST_COUNT:
+        raise ValueError(f"{name} must be at most 2^53; got an integer of {value.bit_length()} bits.")
     if not is_count(value, minimum):
-        raise ValueError(f"{name} must be a whole number of at least {minimum}; got {value!r}.")
+        raise ValueError(f"{name} must be a whole number of at least {minimum}; got {one_line(repr(value))}.")
     return int(value)
 
 
 def as_discount(gamma: Any, *, below_one: bool = False) -> float:
     """Check a discount γ, from 0 to 1, or from 0 to below 1."""
     try:
-        value = float(gamma)
-    except (TypeError, ValueError):
+        value = np.nan if isinstance(gamma, np.ma.MaskedArray) else float(gamma)
+    except (TypeError, ValueError, OverflowError):
         value = np.nan
     if not 0.0 <= value <= 1.0 or (below_one and value == 1.0):
-        raise ValueError(f"the discount gamma must lie in [0, 1{')' if below_one else ']'}; got {gamma}.")
+        raise ValueError(f"the discount gamma must lie in [0, 1{')' if below_one else ']'}; got {one_line(gamma)}.")
     return value
+
+
+def one_line(value: object) -> str:
+    """A value on one line, for a message."""
+    return " ".join(str(value).splitlines())
 
 
 def check_number(
@@ -64,7 +91,7 @@ def check_number(
     """
     kind = Integral if integer else Real
     if not isinstance(value, bool) and isinstance(value, kind):
-        number = float(value)
+        number = as_float(value)
         if np.isfinite(number) and number >= minimum and number > above:
             return
     expected = "an integer" if integer else "a finite number"
@@ -72,25 +99,47 @@ def check_number(
         expected += f" >= {minimum:g}"
     if above > -np.inf:
         expected += f" > {above:g}"
-    raise ValueError(f"{name}: expected {expected}, got {value!r}.")
+    raise ValueError(f"{name}: expected {expected}, got {one_line(repr(value))}.")
 
 
 def check_choice(name: str, value: object, allowed: Sequence[str], otherwise: str = "") -> None:
     """Check that `value` is one of the strings `allowed`; `otherwise` names further possibilities in the message."""
     if not isinstance(value, str) or value not in allowed:
         expected = f"{name} must be one of {', '.join(map(repr, allowed))} {otherwise}".rstrip()
-        raise ValueError(f"{expected}; got {value!r}.")
+        raise ValueError(f"{expected}; got {one_line(repr(value))}.")
 
 
 # -------------------------------------------------------------------------------------- arrays
 
 
+def as_array(values: ArrayLike, name: str, expected: str = "numbers") -> NDArray[Any]:
+    """Copy to an array of any type and shape; refuse what loses its mask, imaginary part or meaning as real numbers.
+
+    `expected` says in the message what the values should be.
+    """
+    if _is_masked(values):
+        raise TypeError(f"{name} must be {expected}; got a masked array: leave out what is masked.")
+    try:
+        array = np.array(values)
+    except ValueError as error:  # ragged
+        raise TypeError(f"{name} must be {expected}: {error}.") from None
+    if array.dtype.kind in "cmM":
+        raise TypeError(f"{name} must be {expected}; got {array.dtype}: convert them to real numbers first.")
+    return array
+
+
+def as_floats(values: ArrayLike, name: str, expected: str = "numbers") -> Array:
+    """Check and copy numbers of any shape to floats."""
+    array = as_array(values, name, expected)
+    try:
+        return array.astype(np.float64, copy=False)
+    except (TypeError, ValueError, OverflowError) as error:
+        raise TypeError(f"{name} must be {expected}: {error}.") from None
+
+
 def as_states(values: ArrayLike, *, name: str = "states") -> Array:
     """Check and copy states to floats of shape (n, n_dims); a flat list counts as one dimension."""
-    try:
-        states = np.array(values, dtype=np.float64)
-    except (TypeError, ValueError) as error:
-        raise TypeError(f"{name} must be numbers in an array of shape (n, n_dims): {error}.") from None
+    states = as_floats(values, name, "numbers in an array of shape (n, n_dims)")
     if states.ndim == 1:
         states = states[:, None]
     if states.ndim != 2 or states.shape[1] == 0:
@@ -103,10 +152,7 @@ def as_states(values: ArrayLike, *, name: str = "states") -> Array:
 
 def as_vector(values: ArrayLike, n: int, name: str) -> Array:
     """Check and copy finite numbers to floats of shape (n,)."""
-    try:
-        vector = np.array(values, dtype=np.float64)
-    except (TypeError, ValueError) as error:
-        raise TypeError(f"{name} must be numbers: {error}.") from None
+    vector = as_floats(values, name)
     if vector.shape != (n,):
         raise ValueError(f"{name} must have shape ({n},); got {vector.shape}.")
     check_finite(vector, name)
@@ -123,8 +169,17 @@ def as_discounts(values: ArrayLike, n: int, name: str = "discounts") -> Array:
 
 
 def check_finite(array: Array, name: str) -> None:
-    """Check that an array holds neither NaN nor infinity."""
-    bad = np.argwhere(~np.isfinite(array))
-    if len(bad):
-        index = ", ".join(str(i) for i in bad[0])
-        raise ValueError(f"{name} must be finite; {name}[{index}] is {array[tuple(bad[0])]}.")
+    """Check that an array holds neither NaN nor infinity, nor numbers too large to compute with."""
+    if (np.abs(array) <= LARGEST).all():
+        return
+    place = tuple(np.argwhere(~(np.abs(array) <= LARGEST))[0])
+    where, value = f"{name}[{', '.join(map(str, place))}]" if place else "it", array[place]
+    if np.isfinite(value):
+        raise ValueError(f"{name} must lie within ±{LARGEST:g}; {where} is {value:g}. Use larger units.")
+    raise ValueError(f"{name} must be finite; {where} is {value}.")
+
+
+def _is_masked(values: object) -> bool:
+    """Whether `values` is a masked array, or a list with one."""
+    parts = values if isinstance(values, list | tuple) else (values,)
+    return any(isinstance(part, np.ma.MaskedArray) for part in parts)

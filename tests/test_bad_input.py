@@ -164,6 +164,110 @@ def test_available_bytes_is_unknown_without_meminfo(monkeypatch):
     assert available_bytes() is None
 
 
+@pytest.mark.parametrize("size", [1e150, 1e300])
+@pytest.mark.parametrize("what", ["rewards", "observations"])
+def test_numbers_too_large_to_square_are_refused_in_one_line(what, size):
+    episode = dict(observations=np.arange(4.0)[:, None], rewards=np.arange(3.0), terminated=True)
+    with pytest.raises(ValueError, match=rf"^episode 0: {what} must lie within ±1e\+70; .* Use larger units\.$"):
+        Trajectories.from_episodes([episode | {what: size * episode[what]}], gamma=0.9)
+
+
+def test_predict_refuses_states_too_large_to_square(fitted):
+    with pytest.raises(ValueError, match=r"^states must lie within ±1e\+70; states\[0, 0\] is 1e\+300\."):
+        fitted.predict([[1e300, 0.0]])
+
+
+@pytest.mark.parametrize("size", [1e-160, 1e-300])
+@pytest.mark.parametrize("what", ["rewards", "observations"])
+@pytest.mark.parametrize("bootstrap", [False, True])
+def test_numbers_too_small_to_square_count_as_equal(what, size, bootstrap):
+    rng = np.random.default_rng(0)
+    episode = dict(observations=rng.normal(size=(30, 1)), rewards=rng.normal(size=29), terminated=True)
+    data = Trajectories.from_episodes([episode | {what: size * episode[what]}], gamma=0.9)
+    v = GPTD(bootstrap=bootstrap, n_restarts=0).fit(data)
+    assert np.isfinite(v.predict(data.states)).all()
+
+
+@pytest.mark.parametrize("policy", [None, "greedy"])
+@pytest.mark.parametrize("largest", [10**6, 2**53])
+def test_action_numbers_far_beyond_the_actions_that_occur(largest, policy):
+    actions = np.where(np.arange(len(GOOD)) % 2, largest, 0)
+    actions[GOOD.last] = 0
+    data = Trajectories(GOOD.states, GOOD.rewards, GOOD.discounts, GOOD.lengths, GOOD.terminated, actions)
+    with pytest.raises(ValueError, match=r"^there can be 4096 discrete actions at most; got \d+, .*Number those that"):
+        GPTDQ().fit(data, policy=policy)
+
+
+@pytest.mark.parametrize("action", [1e300, np.inf, 2**62, 2.0**63, np.uint64(2**63)])
+def test_action_numbers_too_large_for_integers(action):
+    actions = np.full(len(GOOD), action)
+    actions[GOOD.last] = 0
+    data = Trajectories(GOOD.states, GOOD.rewards, GOOD.discounts, GOOD.lengths, GOOD.terminated, actions)
+    with pytest.raises(ValueError, match=r"^discrete actions must be numbered 0, 1, 2, …; actions\[0\] is"):
+        GPTDQ(n_actions=2).fit(data)
+
+
+@pytest.mark.parametrize("gamma", [1j, np.ma.masked, 10**400, np.datetime64("2020-01-01"), "a"])
+def test_from_episodes_refuses_discounts_that_are_no_numbers(gamma):
+    episode = dict(observations=np.zeros((3, 1)), rewards=np.zeros(2))
+    with pytest.raises(TypeError, match=r"^episode 0: gamma must be numbers"):
+        Trajectories.from_episodes([episode], gamma=gamma)
+
+
+@pytest.mark.parametrize("thinning", [2**31, np.uint8(3)])
+def test_thinning_beyond_all_segments_leaves_their_first_states(thinning):
+    v = GPTD("isotropic", objective="thinned", thinning=thinning, n_restarts=0).fit(GOOD)
+    assert v.thinning_ == thinning and np.isfinite(v.predict(GOOD.states)).all()
+
+
+def test_thin_refuses_numbers_that_no_array_holds():
+    with pytest.raises(ValueError, match=r"^every must be 1 or more"):
+        GOOD.thin(2**64)
+
+
+def test_mean_refuses_integers_that_no_float_holds():
+    with pytest.raises(ValueError, match=r"^mean must return numbers: int too large"):
+        GPTD(mean=lambda x: [10**400] * len(x)).fit(GOOD)
+
+
+def test_messages_about_arrays_stay_on_one_line():
+    matrix: Any = np.zeros((2, 2))
+    for refused in (lambda: GPTD(noise_variance=matrix).fit(GOOD), lambda: GPTD(subset_size=matrix).fit(GOOD)):
+        with pytest.raises(ValueError, match="must be") as info:
+            refused()
+        assert "\n" not in str(info.value)
+
+
+@pytest.mark.parametrize("threshold", [np.nan, -1.0, "0.1", None])
+def test_prune_refuses_thresholds_that_are_no_share(threshold, fitted):
+    with pytest.raises(ValueError, match=r"^threshold: expected a finite number >= 0, got"):
+        fitted.prune(threshold)
+
+
+@pytest.mark.parametrize("name", ["noise_variance", "noise_floor"])
+def test_fit_refuses_integers_that_no_float_holds(name):
+    with pytest.raises(ValueError, match=f"^{name} must be positive"):
+        GPTD(**{name: 10**400}).fit(GOOD)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("lengths", [[2.5, 1.5], [np.nan], [1e300]])
+def test_lengths_are_whole_numbers(lengths):
+    flags = [True] * len(lengths)
+    with pytest.raises(ValueError, match=r"^lengths must be whole numbers; lengths\[0\] is"):
+        Trajectories(np.zeros((4, 1)), np.zeros(4), np.zeros(4), lengths, flags)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("bad", [np.ma.masked_all(5), np.full(5, 1j), np.full(5, "2020-01-01", dtype="datetime64[D]")])
+def test_actions_that_numbers_would_change_are_refused(bad):
+    episode = dict(observations=np.zeros((6, 1)), rewards=np.zeros(5), actions=bad)
+    with pytest.raises(TypeError, match=r"^episode 0: actions must be numbers; got (a masked|complex|datetime)"):
+        Trajectories.from_episodes([episode], gamma=0.9)
+    with pytest.raises(TypeError, match=r"^actions must be numbers; got"):
+        Trajectories.from_values(np.zeros((5, 1)), np.zeros(5), bad)
+    with pytest.raises(TypeError, match=r"^actions must be numbers; got"):
+        Trajectories(np.zeros((5, 1)), np.zeros(5), np.zeros(5), [5], [True], bad)  # type: ignore[arg-type]
+
+
 # -------------------------------------------------------------------------------------- kernel objects
 
 

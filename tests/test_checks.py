@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from gptd_rl.checks import (
+    as_array,
     as_count,
     as_discount,
     as_discounts,
@@ -14,6 +15,7 @@ from gptd_rl.checks import (
     check_choice,
     check_number,
     is_count,
+    is_positive,
 )
 
 
@@ -80,3 +82,55 @@ def test_arrays_are_copies():
     assert not np.shares_memory(as_vector(mine[:, 0], 2, "y"), mine)
     with pytest.raises(ValueError, match=r"g must lie in \[0, 1\]; g\[1\] is 2"):
         as_discounts([0.5, 2.0], 2, "g")
+
+
+# What floats would change silently: the mask, the imaginary part, the meaning.
+LOSSY = {
+    "masked": np.ma.masked_array([1.0, 2.0], mask=[True, False]),
+    "list of masked": [np.ma.masked_array([1.0], mask=[True]), np.ma.masked_array([2.0], mask=[False])],
+    "complex": np.array([1.0 + 2.0j, 0.0]),
+    "complex list": [1.0 + 2.0j, 0.0],
+    "dates": np.array(["2020-01-01", "2020-01-02"], dtype="datetime64[ns]"),
+    "durations": np.array([1, 2], dtype="timedelta64[s]"),
+}
+
+
+@pytest.mark.parametrize("values", LOSSY.values(), ids=LOSSY.keys())
+def test_arrays_that_floats_would_change_are_refused(values):
+    for check in (as_states, lambda x: as_vector(x, 2, "y"), lambda x: as_array(x, "a")):
+        with pytest.raises(TypeError, match=r"must be numbers.*(masked array|complex128|datetime64|timedelta64)"):
+            check(values)
+
+
+@pytest.mark.parametrize("value", [1e150, -1e300, 10**100])
+def test_arrays_of_numbers_too_large_to_square_are_refused(value):
+    with pytest.raises(ValueError, match=r"^states must lie within ±1e\+70; states\[1, 0\] is -?1e\+\d+\. Use larger"):
+        as_states([[1.0], [value]])
+
+
+def test_arrays_refuse_integers_that_no_float_holds():
+    with pytest.raises(TypeError, match=r"^y must be numbers: int too large to convert to float.$"):
+        as_vector([1, 10**400], 2, "y")
+
+
+@pytest.mark.parametrize("value", [10**400, 2**64])
+def test_counts_and_numbers_refuse_integers_that_no_array_holds(value):
+    with pytest.raises(ValueError, match=r"^n must be at most 2\^53; got an integer of \d+ bits\.$"):
+        as_count(value, "n")
+    with pytest.raises(ValueError, match="the discount gamma must lie in"):
+        as_discount(value)
+
+
+@pytest.mark.parametrize("value", [3, 0.5, np.float32(2), np.int8(1)])
+def test_is_positive_takes_numbers_of_any_type(value):
+    assert is_positive(value) and not is_positive(-value)
+
+
+@pytest.mark.parametrize("value", [0, np.inf, np.nan, True, "1", None, 10**400])
+def test_is_positive_refuses_anything_else(value):
+    assert not is_positive(value)
+
+
+def test_check_number_refuses_integers_that_no_float_holds():
+    with pytest.raises(ValueError, match=r"^x: expected a finite number, got 1000"):
+        check_number("x", 10**400)

@@ -12,10 +12,14 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from gptd_rl.checks import LARGEST_COUNT, as_array, as_floats, check_finite
 from gptd_rl.types import Array, BoolArray, IntArray
 
 # Continuous actions within these tolerances are equal: two calls of a policy may round differently.
 RELATIVE_TOLERANCE, ABSOLUTE_TOLERANCE = 1e-5, 1e-6
+
+# Discrete actions, at most: kernels hold a matrix of all pairs of them, and a terminal state has a row for each.
+MAX_ACTIONS = 4096
 
 
 class Actions(Protocol):
@@ -59,6 +63,13 @@ class DiscreteActions:
     correlation: float = 0.0
     n_columns = 1
     n_categorical = 1
+
+    def __post_init__(self) -> None:
+        if self.n > MAX_ACTIONS:
+            raise ValueError(
+                f"there can be {MAX_ACTIONS} discrete actions at most; got {self.n}, as they are numbered from 0 to "
+                f"{self.n - 1}. Number those that occur 0, 1, 2, …"
+            )
 
     def encode(self, actions: ArrayLike) -> Array:
         """Actions as the last columns of pairs, of shape (n_actions, 1)."""
@@ -104,10 +115,7 @@ class ContinuousActions:
 
     def encode(self, actions: ArrayLike) -> Array:
         """Actions as the last columns of pairs, of shape (n_actions, n_columns)."""
-        try:
-            values = np.array(actions, dtype=np.float64)
-        except (TypeError, ValueError) as error:
-            raise TypeError(f"actions must be numbers: {error}.") from None
+        values = as_floats(actions, "actions")
         one_number = self.n_columns == 1 and values.ndim in (1, 2) and values.shape[1:] in ((), (1,))
         if not one_number and values.shape[1:] != self.shape:
             expected = ", ".join(map(str, ("n", *self.shape)))
@@ -115,6 +123,7 @@ class ContinuousActions:
         values = values.reshape(len(values), -1)
         if (bad := np.argwhere(~np.isfinite(values))).size:
             raise ValueError(f"actions must be finite; actions[{bad[0][0]}] is {values[bad[0][0]]}.")
+        check_finite(values, "actions")
         return values
 
     def decode(self, columns: Array) -> NDArray[Any]:
@@ -132,7 +141,7 @@ class ContinuousActions:
 
 def as_int_actions(actions: ArrayLike) -> IntArray:
     """Check discrete actions: whole numbers of shape (n,) or (n, 1)."""
-    values = np.asarray(actions)
+    values = as_array(actions, "discrete actions", "whole numbers")
     if values.ndim == 2 and values.shape[1] == 1:
         values = values[:, 0]
     if values.ndim != 1:
@@ -147,4 +156,6 @@ def as_int_actions(actions: ArrayLike) -> IntArray:
             f"discrete actions must be whole numbers; actions[{broken[0]}] is {values[broken[0]]}. "
             "Leave n_actions out if actions are continuous."
         )
+    if (large := np.flatnonzero(~(np.abs(values.astype(np.float64)) <= LARGEST_COUNT))).size:
+        raise ValueError(f"discrete actions must be numbered 0, 1, 2, …; actions[{large[0]}] is {values[large[0]]}.")
     return values.astype(np.int64)

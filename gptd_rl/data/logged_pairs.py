@@ -16,6 +16,7 @@ from typing import Any
 
 import numpy as np
 
+from gptd_rl.checks import as_floats
 from gptd_rl.data.actions import ContinuousActions, DiscreteActions
 from gptd_rl.data.state_actions import query_policy, require_actions
 from gptd_rl.data.trajectories import Trajectories
@@ -87,7 +88,7 @@ def _all_actions(probabilities: Array) -> Array:
 
 def _probabilities(policy: Any, states: Array, n_actions: int) -> Array:
     """Probabilities of all actions, of shape (n_states, n_actions), checked."""
-    found = np.asarray(policy.action_probabilities(states), dtype=np.float64)
+    found = as_floats(policy.action_probabilities(states), "action_probabilities")
     if found.shape != (len(states), n_actions):
         raise ValueError(
             f"action_probabilities must have shape ({len(states)}, {n_actions}), one row for each state and one column "

@@ -6,7 +6,8 @@ Minari stores both flags of episode ends. Discounts, which it has no field for, 
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -16,8 +17,14 @@ from gymnasium import Space, spaces
 from gymnasium.envs.registration import EnvSpec
 from numpy.typing import NDArray
 
+from gptd_rl.data.hdf5 import refuse_links
+from gptd_rl.data.locks import exclusive
 from gptd_rl.data.record import SegmentedData
 from gptd_rl.data.spaces import describe, flatten, require_flat, unflatten
+from gptd_rl.types import IntArray
+
+# What Minari and the libraries below it raise for damaged files.
+UNREADABLE = (OSError, ValueError, KeyError, TypeError, AssertionError, RuntimeError)
 
 MAX_EPISODE_STATES = 32_768  # Minari 0.5 silently reads longer Arrow episodes wrongly
 
@@ -55,7 +62,7 @@ def write_dataset(
     -------
     dataset : minari.MinariDataset
     """
-    minari = import_minari()
+    import_minari()
     if data.actions is None:
         raise ValueError("Minari episodes have actions, but these trajectories have none.")
     if env is not None:
@@ -69,14 +76,15 @@ def write_dataset(
     action_space = action_space or _space_of(data.actions)
     if data_format is None:
         data_format = "arrow" if data.lengths.max() <= MAX_EPISODE_STATES else "hdf5"
-    partial = begin_dataset(dataset_id, observation_space, action_space, env, data_format, metadata)
-    try:
-        open_storage(partial).update_episodes(to_buffers(data, observation_space, action_space))
-        finish_dataset(partial, dataset_id)
-    except BaseException:
-        shutil.rmtree(partial)
-        raise
-    return minari.load_dataset(dataset_id)
+    with only_writer(dataset_id):
+        partial = begin_dataset(dataset_id, observation_space, action_space, env, data_format, metadata)
+        try:
+            open_storage(partial).update_episodes(to_buffers(data, observation_space, action_space))
+            finish_dataset(partial, dataset_id)
+        except BaseException:
+            shutil.rmtree(partial)
+            raise
+    return load_dataset(dataset_id)
 
 
 # ------------------------------------------------------------------------------------------- episodes
@@ -87,11 +95,12 @@ def read_episodes(dataset: Any, gamma: float | None = None) -> Iterator[dict[str
 
     Discounts that this package wrote are used unless `gamma` is given.
     """
-    minari = import_minari()
-    dataset = minari.load_dataset(dataset) if isinstance(dataset, str) else dataset
+    import_minari()
+    dataset = load_dataset(dataset) if isinstance(dataset, str) else dataset
     require_flat(dataset.observation_space)
+    refuse_external_data(dataset)
     summaries = dataset.storage.get_episode_metadata(dataset.episode_indices)
-    for episode, summary in zip(dataset.iterate_episodes(), summaries, strict=True):
+    for episode, summary in _read(dataset, lambda: zip(dataset.iterate_episodes(), summaries, strict=True)):
         if len(episode.rewards) != summary["total_steps"]:
             raise ValueError(
                 f"episode {summary['id']} of {dataset.id} has {summary['total_steps']} steps, but Minari returned "
@@ -106,6 +115,49 @@ def read_episodes(dataset: Any, gamma: float | None = None) -> Iterator[dict[str
             truncated=episode.truncations,
             discounts=discounts[:-1] if discounts is not None and gamma is None else None,
         )
+
+
+def load_dataset(dataset_id: str) -> Any:
+    """Open a dataset on this computer."""
+    try:
+        return import_minari().load_dataset(dataset_id)
+    except FileNotFoundError:
+        raise
+    except UNREADABLE as error:
+        raise _damaged(dataset_id, error) from None
+
+
+def refuse_external_data(dataset: Any) -> None:
+    """Refuse an HDF5 dataset whose episodes refer to other files."""
+    if dataset.storage.FORMAT == "hdf5":
+        path = Path(dataset.storage.data_path) / "main_data.hdf5"
+        try:
+            refuse_links(path, (f"episode_{i}" for i in dataset.episode_indices))
+        except OSError as error:
+            raise _damaged(dataset.id, error) from None
+
+
+def episode_lengths(dataset: Any) -> IntArray:
+    """Number of states of each episode of a dataset, of shape (n_episodes,)."""
+    refuse_external_data(dataset)
+    accounts = _read(dataset, lambda: dataset.storage.get_episode_metadata(dataset.episode_indices))
+    return np.array([account["total_steps"] + 1 for account in accounts], dtype=np.int64)
+
+
+def _read(dataset: Any, episodes: Callable[[], Iterable[Any]]) -> Iterator[Any]:
+    """Yield the episodes; what cannot be read is an error of one line."""
+    try:
+        yield from episodes()
+    except UNREADABLE as error:
+        raise _damaged(dataset.id, error) from None
+
+
+def _damaged(dataset_id: str, error: Exception) -> ValueError:
+    reason = " ".join(f"{type(error).__name__}: {error}".split())
+    return ValueError(
+        f"the dataset {dataset_id!r} cannot be read, so it is damaged ({reason}): collect_to_minari continues its own "
+        "datasets if only their end is; restore others."
+    )
 
 
 def to_buffers(data: SegmentedData, observation_space: Space[Any], action_space: Space[Any]) -> list[Any]:
@@ -175,6 +227,21 @@ def dataset_path(dataset_id: str) -> Path:
     return Path(get_dataset_path(dataset_id))
 
 
+@contextmanager
+def only_writer(dataset_id: str) -> Iterator[None]:
+    """Keep other writers of a dataset out while the context lasts."""
+    path = dataset_path(dataset_id)
+    with ExitStack() as stack:
+        try:
+            stack.enter_context(exclusive(path))
+        except BlockingIOError:
+            raise BlockingIOError(
+                f"another process or thread is writing the dataset {dataset_id!r} at {path}: wait until it has ended, "
+                "or choose another id."
+            ) from None
+        yield
+
+
 def begin_dataset(
     dataset_id: str,
     observation_space: Space[Any],
@@ -214,7 +281,11 @@ def finish_dataset(partial: Path, dataset_id: str) -> None:
 
     namespace = parse_dataset_id(dataset_id)[0]
     if namespace is not None and namespace not in list_local_namespaces():
-        create_namespace(namespace)
+        try:
+            create_namespace(namespace)
+        except ValueError:
+            if namespace not in list_local_namespaces():  # or else another process was faster
+                raise
     partial.rename(dataset_path(dataset_id))
 
 

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from gptd_rl.checks import as_discounts, as_states, as_vector
+from gptd_rl.checks import as_array, as_discounts, as_floats, as_states, as_vector
 from gptd_rl.types import Array
 
 
@@ -45,7 +45,7 @@ def from_values(states: ArrayLike, values: ArrayLike, actions: ArrayLike | None 
     if n == 0:
         raise ValueError("empty data: expected at least one state with a value, got none.")
     y = as_vector(values, n, "values")
-    a = None if actions is None else np.array(actions)
+    a = None if actions is None else as_array(actions, "actions")
     if a is not None and a.shape[:1] != (n,):
         raise ValueError(f"actions must have one entry per state ({n}); got shape {a.shape}.")
     return dict(
@@ -115,9 +115,11 @@ class _Episode:
 
 def _read_discounts(discounts: ArrayLike | None, gamma: float | None, n: int, where: str) -> Array:
     """Discounts of an episode: its own, or else `gamma` at every step."""
-    if discounts is None and gamma is None:
-        raise ValueError(f"{where}no discount: pass gamma=… or give the episode discounts [T].")
-    given = np.full(n, gamma, dtype=np.float64) if discounts is None else discounts
+    given = discounts
+    if given is None:
+        if gamma is None:
+            raise ValueError(f"{where}no discount: pass gamma=… or give the episode discounts [T].")
+        given = np.broadcast_to(as_floats(gamma, f"{where}gamma"), n)
     checked = as_vector(given, n, f"{where}discounts")
     if (bad := checked[(checked < 0) | (checked > 1)]).size:
         raise ValueError(f"{where}the discount gamma must lie in [0, 1]; got {bad[0]:g}.")
@@ -127,7 +129,7 @@ def _read_discounts(discounts: ArrayLike | None, gamma: float | None, n: int, wh
 def _read_actions(actions: ArrayLike | None, n: int, where: str) -> NDArray[Any] | None:
     if actions is None:
         return None
-    array = np.asarray(actions)
+    array = as_array(actions, f"{where}actions")
     if array.shape[:1] != (n,):
         came = len(array) if array.ndim else array
         raise ValueError(f"{where}expected {n} actions, one per reward; got {came}.")

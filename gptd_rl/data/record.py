@@ -11,7 +11,7 @@ from typing import Any, Protocol, Self
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from gptd_rl.checks import as_discounts, as_states, as_vector
+from gptd_rl.checks import LARGEST_COUNT, as_array, as_discounts, as_floats, as_states, as_vector, check_finite
 from gptd_rl.types import Array, BoolArray, IntArray
 
 
@@ -113,19 +113,20 @@ def check_record(
     r, gamma = as_vector(rewards, n, "rewards"), as_discounts(discounts, n)
     sizes, flags = _check_segments(lengths, terminated, n)
     _check_ends(r, gamma, sizes, flags)
-    a = None if actions is None else np.array(actions)
-    if a is not None and len(a) != n:
-        raise ValueError(f"actions must have one entry per state ({n}); got {len(a)}.")
-    chosen = None if policy_actions is None else np.array(policy_actions, dtype=np.float64)
+    a = None if actions is None else as_array(actions, "actions")
+    if a is not None and a.shape[:1] != (n,):
+        raise ValueError(f"actions must have one entry per state ({n}); got {len(a) if a.ndim else a}.")
+    chosen = None if policy_actions is None else as_floats(policy_actions, "policy_actions")
     if chosen is not None and (chosen.ndim != 3 or len(chosen) != n):
         raise ValueError(f"policy_actions must have shape ({n}, n_choices, 1 + n_columns); got {chosen.shape}.")
+    if chosen is not None:
+        check_finite(chosen, "policy_actions")
     return dict(states=x, rewards=r, discounts=gamma, lengths=sizes, terminated=flags, actions=a, policy_actions=chosen)
 
 
 def _check_segments(lengths: ArrayLike, terminated: ArrayLike, n: int) -> tuple[IntArray, BoolArray]:
     """Check that segments fill n states; only terminal states may form a segment by themselves."""
-    sizes = np.array(lengths, dtype=np.int64).reshape(-1)
-    flags = np.array(terminated, dtype=bool).reshape(-1)
+    sizes, flags = _whole_numbers(lengths), as_array(terminated, "terminated", "flags").astype(bool).reshape(-1)
     if len(sizes) != len(flags):
         raise ValueError(
             f"lengths and terminated must have one entry per segment; got {len(sizes)} lengths and {len(flags)} flags."
@@ -138,6 +139,14 @@ def _check_segments(lengths: ArrayLike, terminated: ArrayLike, n: int) -> tuple[
     if sizes.sum() != n:
         raise ValueError(f"lengths add up to {sizes.sum()} states, but {n} were given.")
     return sizes, flags
+
+
+def _whole_numbers(lengths: ArrayLike) -> IntArray:
+    """Lengths of segments as integers."""
+    values = as_floats(lengths, "lengths", "whole numbers").reshape(-1)
+    if (broken := np.flatnonzero(~(np.abs(values) <= LARGEST_COUNT) | (values != np.round(values)))).size:
+        raise ValueError(f"lengths must be whole numbers; lengths[{broken[0]}] is {values[broken[0]]:g}.")
+    return values.astype(np.int64)
 
 
 def _check_ends(rewards: Array, discounts: Array, lengths: IntArray, terminated: BoolArray) -> None:

@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import ArrayLike
 
+from gptd_rl.checks import LARGEST_COUNT
 from gptd_rl.data.record import SegmentedData
 from gptd_rl.types import Array, BoolArray, IntArray
 
@@ -75,7 +76,7 @@ def select_segments(data: SegmentedData, segments: int | slice | ArrayLike) -> d
 
 def thin(data: SegmentedData, every: int, offset: int = 0) -> dict[str, Any]:
     """Keep every `every`-th state of each segment from `offset` on; see `Trajectories.thin`."""
-    if every < 1 or not 0 <= offset < every:
+    if not 1 <= every <= LARGEST_COUNT or not 0 <= offset < every:
         raise ValueError(f"every must be 1 or more, and offset from 0 to every − 1; got {every} and {offset}.")
     step = np.arange(len(data)) - np.repeat(data.starts, data.lengths)  # number within the segment  [n]
     kept = np.flatnonzero((step >= offset) & ((step - offset) % every == 0))

@@ -3,17 +3,36 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
 import numpy as np
 from gymnasium import Space, spaces
+from numpy.ma import MaskedArray
 from numpy.typing import NDArray
 
-from gptd_rl.types import Array
+from gptd_rl.checks import one_line
+from gptd_rl.data.casting import cast
+from gptd_rl.types import Array, BoolArray
 
 Numbers = NDArray[Any]  # integers or floats
+
+
+class OutsideSpaceError(ValueError):
+    """An observation or action is outside its space.
+
+    Attributes
+    ----------
+    row : int
+        Its place in the batch.
+    is_first : bool
+        Whether it is the first observation of an episode, after a reset that had to wait for the next step.
+    """
+
+    def __init__(self, message: str, row: int) -> None:
+        super().__init__(message)
+        self.row, self.is_first = row, False
 
 
 def require_flat(space: Space[Any]) -> None:
@@ -57,6 +76,11 @@ def flatten(space: Space[Any], batch: Any) -> Numbers:
     -------
     states : ndarray of shape (n, n_dims)
         Discrete values are one-hot, others unchanged.
+
+    Raises
+    ------
+    OutsideSpaceError
+        If a discrete value or a shape is not of the space. Bounds of a Box are not checked.
     """
     if isinstance(space, spaces.Dict):
         parts = [flatten(part, batch[key]) for key, part in space.spaces.items()]
@@ -64,14 +88,16 @@ def flatten(space: Space[Any], batch: Any) -> Numbers:
     if isinstance(space, spaces.Tuple):
         parts = [flatten(part, b) for part, b in zip(space.spaces, batch, strict=True)]
         return np.concatenate(parts, axis=1)
-    if isinstance(space, spaces.Discrete):
-        return _one_hot(np.asarray(batch) - space.start, int(space.n))
-    if isinstance(space, spaces.MultiDiscrete):
-        digits = (np.asarray(batch) - space.start).reshape(len(batch), -1)
-        hot = [_one_hot(d, n) for d, n in zip(digits.T, space.nvec.flat, strict=True)]
-        return np.concatenate(hot, axis=1)
     rows = np.asarray(batch)
-    return rows.reshape(len(rows), math.prod(rows.shape[1:]))  # also without rows
+    if rows.shape[1:] != space.shape:
+        raise _wrong_shape(space, batch)
+    if isinstance(space, spaces.Discrete):
+        return _one_hot(rows, space, rows, space.start, space.n)
+    if isinstance(space, spaces.MultiDiscrete):
+        digits = rows.reshape(len(rows), -1)
+        columns = zip(digits.T, space.start.flat, space.nvec.flat, strict=True)
+        return np.concatenate([_one_hot(rows, space, *column) for column in columns], axis=1)
+    return _as_matrix(rows)
 
 
 def has_one_hot(space: Space[Any]) -> bool:
@@ -90,6 +116,13 @@ def flat_bounds(space: Space[Any]) -> tuple[Array, Array]:
         return space.low.reshape(-1).astype(np.float64), space.high.reshape(-1).astype(np.float64)
     n = spaces.flatdim(space)  # one-hot, or bits
     return np.zeros(n), np.ones(n)
+
+
+def whole_columns(space: Space[Any]) -> BoolArray:
+    """Which state variables are whole numbers, of shape (n_dims,): all but those of a Box of floats."""
+    if isinstance(space, (spaces.Dict, spaces.Tuple)):
+        return np.concatenate([whole_columns(part) for part in _parts(space)])
+    return np.full(spaces.flatdim(space), np.dtype(space.dtype).kind != "f")
 
 
 def unflatten(space: Space[Any], states: Numbers) -> Any:
@@ -112,7 +145,15 @@ def unflatten(space: Space[Any], states: Numbers) -> Any:
 
 
 def stack(space: Space[Any], rows: Sequence[Any], like: Any = None) -> Any:
-    """Batch single observations, with the dtypes of `like` (another batch) or else of the space."""
+    """Batch single observations, with the dtypes of `like` (another batch) or else of the space.
+
+    Raises
+    ------
+    OutsideSpaceError
+        If an observation has another shape, or numbers that the dtype does not hold.
+    """
+    if isinstance(space, (spaces.Dict, spaces.Tuple)):
+        _check_parts(space, rows)
     if isinstance(space, spaces.Dict):
         return {
             key: stack(part, [row[key] for row in rows], None if like is None else like[key])
@@ -123,7 +164,39 @@ def stack(space: Space[Any], rows: Sequence[Any], like: Any = None) -> Any:
             stack(part, [row[i] for row in rows], None if like is None else like[i])
             for i, part in enumerate(space.spaces)
         )
-    return np.array(rows, dtype=space.dtype if like is None else like.dtype)
+    try:
+        batch = np.array(rows)
+    except ValueError:  # of different shapes
+        raise _wrong_shape(space, rows) from None
+    if batch.shape[1:] != space.shape:
+        raise _wrong_shape(space, rows)
+    for one in rows:
+        if isinstance(one, MaskedArray):
+            raise OutsideSpaceError(f"observation {one} is a masked array: expected {describe(space)}", 0)
+    dtype = space.dtype if like is None else like.dtype
+    return batch if batch.dtype == dtype else _convert(space, batch, np.dtype(dtype))
+
+
+def _check_parts(space: spaces.Dict | spaces.Tuple[Any], rows: Sequence[Any]) -> None:
+    """Refuse observations with other parts than the space has."""
+    for i, one in enumerate(rows):
+        if isinstance(space, spaces.Dict):
+            fits = isinstance(one, Mapping) and one.keys() == space.spaces.keys()
+        else:
+            fits = isinstance(one, tuple | list) and len(one) == len(space.spaces)
+        if not fits:
+            raise OutsideSpaceError(f"observation {one_line(one)} has other parts: expected {describe(space)}", i)
+
+
+def _convert(space: Space[Any], batch: NDArray[Any], dtype: np.dtype[Any]) -> Numbers:
+    """A batch of observations in another dtype, unless that changes them."""
+    if batch.dtype.kind not in "biuf":
+        raise OutsideSpaceError(f"observation {one_line(batch[0])} is no number: expected {describe(space)}", 0)
+    converted, changed = cast(batch, dtype)
+    if changed is not None:
+        i = int(np.argwhere(changed)[0, 0])
+        raise OutsideSpaceError(f"observation {one_line(batch[i])} is no {dtype}: expected {describe(space)}", i)
+    return converted
 
 
 def row(space: Space[Any], batch: Any, index: int) -> Any:
@@ -152,7 +225,9 @@ def as_rows(space: Space[Any], observation: Any) -> tuple[Array, bool]:
     """
     is_single = _is_single(space, observation)
     batch = _as_batch(observation) if is_single else observation
-    return np.asarray(flatten(space, batch), dtype=np.float64), is_single
+    # Callers know how wide states are, and say so.
+    states = _as_matrix(np.asarray(batch)) if isinstance(space, spaces.Box) else flatten(space, batch)
+    return np.asarray(states, dtype=np.float64), is_single
 
 
 def _is_single(space: Space[Any], observation: Any) -> bool:
@@ -173,10 +248,33 @@ def _as_batch(observation: Any) -> Any:
     return np.asarray(observation)[np.newaxis]
 
 
-def _one_hot(values: NDArray[Any], n: int) -> Numbers:
-    hot = np.zeros((len(values), n))
-    hot[np.arange(len(values)), values] = 1.0
-    return hot
+def _as_matrix(rows: Numbers) -> Numbers:
+    return rows.reshape(len(rows), math.prod(rows.shape[1:]))  # also without rows
+
+
+def _one_hot(rows: Numbers, space: Space[Any], values: Numbers, start: int, n: int) -> Numbers:
+    """One-hot `values` from `start` to `start + n - 1`, which are a part of the observations `rows` of a space."""
+    hot = values[:, np.newaxis] == np.arange(start, start + n)
+    if np.count_nonzero(hot) < len(values):
+        i = int(np.argmin(hot.any(axis=1)))
+        raise OutsideSpaceError(f"observation {one_line(rows[i])} is outside {describe(space)}", i)
+    return hot.astype(np.float64)
+
+
+def _wrong_shape(space: Space[Any], batch: Sequence[Any] | Numbers) -> OutsideSpaceError:
+    """The error for the first observation of another shape than those of the space."""
+    shapes = [_shape_of(one) for one in batch]
+    i = next((i for i, shape in enumerate(shapes) if shape != space.shape), 0)
+    has = "is ragged" if shapes[i] is None else f"has shape {shapes[i]}"
+    return OutsideSpaceError(f"observation {one_line(batch[i])} {has}: expected {describe(space)}", i)
+
+
+def _shape_of(value: Any) -> tuple[int, ...] | None:
+    """The shape of an array or of nested lists; None if these are ragged."""
+    try:
+        return np.shape(value)
+    except ValueError:
+        return None
 
 
 def describe(space: Space[Any]) -> str:

@@ -24,6 +24,7 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
+from gptd_rl.checks import as_array
 from gptd_rl.data.actions import ContinuousActions, DiscreteActions
 from gptd_rl.data.trajectories import Trajectories
 from gptd_rl.types import Array, BoolArray, IntArray, Policy
@@ -99,6 +100,11 @@ def batched_policy(method: F) -> F:
     return method
 
 
+def copy_action(action: Any) -> Any:
+    """One action, copied unless it is a number: a policy may return the same array each time."""
+    return action if isinstance(action, int | float | np.generic) else as_array(action, "actions of the policy")
+
+
 def query_policy(policy: Policy, states: Array) -> NDArray[Any]:
     """Actions of a policy in many states, of shape (n_states, …).
 
@@ -117,9 +123,10 @@ def query_policy(policy: Policy, states: Array) -> NDArray[Any]:
             raise TypeError(
                 f"predict must return (actions, state), as in Stable-Baselines3; got {type(answer).__name__}."
             )
-        actions = np.asarray(answer[0])
+        actions = as_array(answer[0], "actions of the policy")
     elif callable(policy):
-        actions = np.asarray(policy(states) if getattr(policy, "batched", False) else [policy(x) for x in states])
+        answers = policy(states) if getattr(policy, "batched", False) else [copy_action(policy(x)) for x in states]
+        actions = as_array(answers, "actions of the policy")
     else:
         raise TypeError(
             "expected a policy with predict(obs, deterministic=...) or a callable obs -> action; "

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import copy
 import warnings
 from collections.abc import Callable
 from dataclasses import replace
@@ -13,14 +14,15 @@ from typing import Any, Literal, Self, overload
 import numpy as np
 from numpy.typing import ArrayLike
 
-from gptd_rl.checks import as_states, is_count
+from gptd_rl.checks import as_floats, as_states, is_count
 from gptd_rl.data.actions import Actions, DiscreteActions
 from gptd_rl.data.trajectories import Trajectories
 from gptd_rl.estimators import checks
 from gptd_rl.estimators.engines import Engine
 from gptd_rl.estimators.fitted import FittedModel, arrays_of, fitted_from
+from gptd_rl.estimators.markov import MarkovTest
 from gptd_rl.estimators.params import Parameters
-from gptd_rl.estimators.planning import Plan, make_plan
+from gptd_rl.estimators.planning import Plan, carry_out, make_plan
 from gptd_rl.estimators.predictions import Predictions
 from gptd_rl.estimators.pruning import InputPruning
 from gptd_rl.estimators.sparse_engine import CANDIDATES_PER_POINT, SparseOptions, make_engine, remake_engine
@@ -31,7 +33,8 @@ from gptd_rl.inference.sparse import SparseVariance
 from gptd_rl.kernels import ActionDelta, Kernel
 from gptd_rl.kernels import registry as kernel_registry
 from gptd_rl.progress import fit_progress
-from gptd_rl.selection.variants import SearchOptions, compare
+from gptd_rl.selection.thinning import ThinningResult
+from gptd_rl.selection.variants import Comparison, SearchOptions
 from gptd_rl.sharding.sources import Sources
 from gptd_rl.temporal.means import Mean, evaluate_mean, subtract_mean
 from gptd_rl.temporal.targets import Noise
@@ -44,6 +47,10 @@ class Estimator(Predictions, Parameters, InputPruning, SaveAndLoad):
 
     Parameters and attributes are explained where users meet them, in `GPTD` and in `GPTDQ`.
     """
+
+    comparison_: Comparison
+    thinning_trials_: list[ThinningResult]
+    markov_test_: MarkovTest | None
 
     def __init__(
         self,
@@ -116,19 +123,22 @@ class Estimator(Predictions, Parameters, InputPruning, SaveAndLoad):
         If the plan is to bootstrap, the engine of `reopen` takes the place of `engine`, if there is one.
         """
         kernel = self.kernel if kernel is None else kernel
+        new = copy.copy(self)
         with fit_progress(progress_bar) as progress, engine.reporting_to(progress):
             options = self._search_options(engine.actions, None if progress is None else progress.evaluated)
             plan = make_plan(self, engine.contiguous_sample, kernel, options) if plan is None else plan
-            engine = reopen() if plan.trace_decay == 0.0 and reopen is not None else engine
-            # The problem is handed over: its buffer must be gone when the posterior takes its own.
-            comparison = compare(kernel, self._problem(engine, plan), replace(options, start=plan.start))
-            if comparison.interrupted:
-                warnings.warn("interrupted: this is the best model found so far.", InterruptedFitWarning, stacklevel=4)
-            self.mean_, self._amplification = self.mean, plan.amplification
+            engine, plan, comparison = carry_out(plan, self._problem, engine, kernel, options, reopen)
+            new.mean_, new._amplification = self.mean, plan.amplification
             model = comparison.best.model.amplified(plan.amplification)
-            self._adopt(engine, model, plan.thinning, plan.trace_decay)
-        self.comparison_, self.thinning_trials_, self.markov_test_ = comparison, plan.trials, plan.markov_test
-        return self
+            try:
+                new._adopt(engine, model, plan.thinning, plan.trace_decay)
+            except KeyboardInterrupt:  # the model is found, and only its posterior is missing
+                comparison.interrupted = True
+                new._adopt(engine, model, plan.thinning, plan.trace_decay)
+        new.comparison_, new.thinning_trials_, new.markov_test_ = comparison, plan.trials, plan.markov_test
+        if comparison.interrupted:
+            warnings.warn("interrupted: this is the best model found so far.", InterruptedFitWarning, stacklevel=4)
+        return self._become(new)
 
     def _problem(self, engine: Engine, plan: Plan) -> Any:
         """What model selection optimises."""
@@ -157,8 +167,9 @@ class Estimator(Predictions, Parameters, InputPruning, SaveAndLoad):
         engine = self._engine("add to")
         data = self._subtract_mean(data, self.mean_, gamma, self.actions_)
         engine, posterior = engine.with_more(data, gamma, executor, self.posterior_, self.model_, self.thinning_)
-        self._adopt(engine, self.model_, self.thinning_, self.trace_decay_, posterior)
-        return self
+        new = copy.copy(self)
+        new._adopt(engine, self.model_, self.thinning_, self.trace_decay_, posterior)
+        return self._become(new)
 
     def _condition(self, data: DataLike, gamma: float | None, executor: Any, inducing_points: int | None) -> Self:
         """A copy with the same θ, conditioned on other data."""
@@ -181,10 +192,10 @@ class Estimator(Predictions, Parameters, InputPruning, SaveAndLoad):
             executor=executor,
             actions=self.actions_,
         )
-        copy = type(self)(**self.get_params(deep=False))
-        copy.mean_, copy._amplification = self.mean_, self._amplification
-        copy._adopt(engine, self.model_, self.thinning_, self.trace_decay_)
-        return copy
+        new = type(self)(**self.get_params(deep=False))
+        new.mean_, new._amplification = self.mean_, self._amplification
+        new._adopt(engine, self.model_, self.thinning_, self.trace_decay_)
+        return new
 
     def _adopt(
         self, engine: Engine, model: Model, every: int, trace_decay: float | None, posterior: Any = None
@@ -297,7 +308,7 @@ class Estimator(Predictions, Parameters, InputPruning, SaveAndLoad):
         self._check_fitted()
         model = self.model_
         if theta is not None:
-            values = np.asarray(theta, dtype=np.float64)
+            values = as_floats(theta, "theta")
             if values.shape != self.theta_.shape:
                 raise ValueError(
                     f"theta must have shape {self.theta_.shape} ({self.parameter_names_}); got {values.shape}."

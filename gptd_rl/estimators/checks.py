@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from gptd_rl.checks import check_choice, is_count
+from gptd_rl.checks import check_choice, is_count, is_positive, one_line
 from gptd_rl.data.actions import Actions, DiscreteActions
 from gptd_rl.kernels import ActionDelta, Kernel
 from gptd_rl.selection.variants import VARIANTS
@@ -29,23 +29,25 @@ def check_parameters(v: Any) -> None:
     check_choice("method", v.method, METHODS)
     check_choice("sparse_variance", v.sparse_variance, SPARSE_VARIANCES)
     if not is_count(v.subset_size):
-        raise ValueError(f"subset_size must be a whole number of 1 or more; got {v.subset_size!r}.")
+        raise ValueError(f"subset_size must be a whole number of 1 or more; got {one_line(repr(v.subset_size))}.")
     if v.tolerance is not None and not _is_share(v.tolerance):
-        raise ValueError(f"tolerance is a share of the prior variance, from 0 to below 1; got {v.tolerance!r}.")
+        raise ValueError(
+            f"tolerance is a share of the prior variance, from 0 to below 1; got {one_line(repr(v.tolerance))}."
+        )
     if v.thinning is not None and not (v.objective == "thinned" and is_count(v.thinning)):
-        raise ValueError(f"thinning={v.thinning} needs objective='thinned' and a whole number of 1 or more.")
+        raise ValueError(f"thinning={one_line(v.thinning)} needs objective='thinned' and a whole number of 1 or more.")
     for name in ("noise_variance", "noise_floor"):
         value = getattr(v, name)
-        if value is not None and not (np.isfinite(value) and value > 0):
-            raise ValueError(f"{name} must be positive; got {value}.")
-    if v.max_rank is not None and v.max_rank < 1:
-        raise ValueError(f"max_rank must be 1 or more, or None for n_dims − 1; got {v.max_rank}.")
-    if v.n_restarts < 0:
-        raise ValueError(f"n_restarts must be 0 or more; got {v.n_restarts}.")
+        if value is not None and not is_positive(value):
+            raise ValueError(f"{name} must be positive; got {one_line(value)}.")
+    if v.max_rank is not None and not is_count(v.max_rank):
+        raise ValueError(f"max_rank must be 1 or more, or None for n_dims − 1; got {one_line(v.max_rank)}.")
+    if not is_count(v.n_restarts, 0):
+        raise ValueError(f"n_restarts must be 0 or more; got {one_line(v.n_restarts)}.")
     check_n_jobs(v.n_jobs)
     softness = getattr(v, "softness", 0.0)  # of GPTDQ
     if not (isinstance(softness, float | int | np.number) and 0.0 <= softness <= 1.0):
-        raise ValueError(f"softness must lie in [0, 1]; got {softness!r}.")
+        raise ValueError(f"softness must lie in [0, 1]; got {one_line(repr(softness))}.")
 
 
 def check_bootstrap(bootstrap: object) -> None:
@@ -57,7 +59,9 @@ def check_bootstrap(bootstrap: object) -> None:
 def check_n_jobs(n_jobs: object) -> None:
     """Refuse a number of jobs that joblib does not take."""
     if n_jobs is not None and (not isinstance(n_jobs, int | np.integer) or isinstance(n_jobs, bool) or n_jobs == 0):
-        raise ValueError(f"n_jobs must be None, a positive whole number, or −1 for all cores; got {n_jobs!r}.")
+        raise ValueError(
+            f"n_jobs must be None, a positive whole number, or −1 for all cores; got {one_line(repr(n_jobs))}."
+        )
 
 
 def check_kernel_width(kernel: str | Kernel, n_coordinates: int, actions: Actions) -> None:

@@ -104,6 +104,9 @@ class Calibrated(Parameters):
     """
 
     estimator_: Any
+    cross_val_values_: Array
+    scale_: Values
+    errors_: tuple[ErrorQuantiles, ...]
 
     def __init__(
         self, estimator: ValueEstimator, *, n_folds: int = N_FOLDS, random_state: int = 0, n_jobs: int | None = None
@@ -133,12 +136,13 @@ class Calibrated(Parameters):
             values = cross_val_predict(
                 [learner], whole, n_folds=self.n_folds, seed=self.random_state, n_jobs=self.n_jobs
             )[:, 0]
-        self.estimator_, self.cross_val_values_ = estimator, values
+        new = copy.copy(self)
+        new.estimator_, new.cross_val_values_ = estimator, values
         relevances = getattr(estimator, "relevances_", None)
         weights = None if relevances is None else np.sqrt(relevances + 1e-9 * relevances.max())
-        self.scale_, quantiles = calibrate(values, whole, weights, seed=self.random_state)
-        self.errors_: tuple[ErrorQuantiles, ...] = (quantiles,)
-        return self
+        new.scale_, quantiles = calibrate(values, whole, weights, seed=self.random_state)
+        new.errors_ = (quantiles,)
+        return self._become(new)
 
     def predict(self, states: ArrayLike) -> Array:
         """Values by the estimator that was fitted to all data.

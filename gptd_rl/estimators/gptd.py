@@ -132,7 +132,8 @@ class GPTD(Estimator, StatePredictions):
     ) -> Self:
         """Select a model for `data` and condition it on them.
 
-        Interrupted (Ctrl-C) while it searches, it keeps the best model found so far, and warns.
+        Interrupted (Ctrl-C), it conditions the best model found so far on the data, and warns. Interrupted once more,
+        or before it found a model, it raises KeyboardInterrupt and leaves the last fit as it was.
 
         Parameters
         ----------
@@ -153,7 +154,8 @@ class GPTD(Estimator, StatePredictions):
     def partial_fit(self, data: DataLike, *, gamma: float | None = None, executor: Any = None) -> Self:
         """Condition the model on further data; θ, and the inducing points of the sparse method, stay as they are.
 
-        The first call fits. For single transitions at a time there is `gptd_rl.OnlineGPTD`.
+        The first call fits. Interrupted later (Ctrl-C), it leaves the model as it was. For single transitions at a time
+        there is `gptd_rl.OnlineGPTD`.
 
         Parameters
         ----------

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from typing import Any, Self
 
 import numpy as np
@@ -84,10 +85,11 @@ class GreedyQ(QEstimator):
         return self._adopt_greedy(fit, greedy.label_actions(data, actions), actions)
 
     def _adopt_greedy(self, fit: greedy.GreedyFit, pairs: Trajectories, actions: DiscreteActions) -> Self:
-        self.mean_ = None  # the posterior includes it
-        self._set(fit.fitted_model(pairs, actions))
-        self.greedy_ = fit
-        return self
+        new = copy.copy(self)
+        new.mean_ = None  # the posterior includes it
+        new._set(fit.fitted_model(pairs, actions))
+        new.greedy_ = fit
+        return self._become(new)
 
     def _set(self, fitted: FittedModel) -> None:
         super()._set(fitted)

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import copy
 from typing import Any, NamedTuple, Self
 
 import numpy as np
 from numpy.typing import ArrayLike
 
-from gptd_rl.checks import as_states
+from gptd_rl.checks import as_floats, as_states, check_finite, is_count, is_positive, one_line
 from gptd_rl.data.trajectories import Trajectories
 from gptd_rl.estimators.checks import NOISES
 from gptd_rl.estimators.gptd import GPTD
@@ -98,14 +99,14 @@ class OnlineGPTD(StatePredictions, Parameters, SaveAndLoad):
         forgetting: float = 1.0,
     ) -> None:
         _expect(isinstance(kernel, Kernel), "kernel must be a kernel object", type(kernel), TypeError)
-        _expect(0.0 < noise_variance < np.inf, "noise_variance must be positive and finite", noise_variance)
+        _expect(is_positive(noise_variance), "noise_variance must be positive and finite", noise_variance)
         _expect(noise in NOISES, f"noise must be one of {', '.join(map(repr, NOISES))}", noise)
         _expect(isinstance(bootstrap, bool | np.bool_), "bootstrap must be True or False", bootstrap)
         whose = "bootstrap=True estimates the noise of a stochastic system: leave noise='stochastic'"
         _expect(not bootstrap or noise == "stochastic", whose, noise)
         _expect(0.0 < tolerance < 1.0, "tolerance is a share of v₀ and must lie between 0 and 1", tolerance)
         _expect(0.0 < forgetting <= 1.0, "forgetting must lie in (0, 1], where 1 forgets nothing", forgetting)
-        _expect(max_size is None or max_size >= 1, "max_size must be 1 or more, or None for no limit", max_size)
+        _expect(max_size is None or is_count(max_size), "max_size must be 1 or more, or None for no limit", max_size)
         _expect(kernel.n_dims is not None, "the kernel must read the state", kernel)
         self.kernel, self.noise_variance = kernel, noise_variance
         self.noise, self.bootstrap = noise, bootstrap
@@ -175,6 +176,8 @@ class OnlineGPTD(StatePredictions, Parameters, SaveAndLoad):
     def update(self, data: Transition | Trajectories) -> Self:
         """Take in one transition, or whole segments; input that is refused changes nothing.
 
+        Interrupted (Ctrl-C) within segments, it keeps what it had learnt before them.
+
         Parameters
         ----------
         data : Transition or Trajectories
@@ -183,12 +186,7 @@ class OnlineGPTD(StatePredictions, Parameters, SaveAndLoad):
         """
         if isinstance(data, Trajectories):
             self._check_width(data.n_dims)
-            for first, last, terminated in zip(data.starts, data.last, data.terminated, strict=True):
-                self._start(data.states[first])
-                for i in range(first, last):
-                    self._step(data.rewards[i], data.discounts[i], data.states[i + 1])
-                self._stop(terminated, data.rewards[last])
-            return self
+            return self._become(self._copy()._update_segments(data))
         _expect(isinstance(data, Transition), "update expects a Transition or Trajectories", type(data), TypeError)
         state = _finite("state", data.state, (self.n_dims_,))
         reward = float(_finite("reward", data.reward, ()))
@@ -200,6 +198,20 @@ class OnlineGPTD(StatePredictions, Parameters, SaveAndLoad):
         self._step(reward, discount, next_state)
         if data.terminated or data.truncated:
             self._stop(data.terminated)
+        return self
+
+    def _copy(self) -> Self:
+        """A copy that learns by itself: an interrupt in the middle of many updates leaves this one as it was."""
+        new = copy.copy(self)
+        new.posterior_, new._chosen = copy.deepcopy(self.posterior_), list(self._chosen)
+        return new
+
+    def _update_segments(self, data: Trajectories) -> Self:
+        for first, last, terminated in zip(data.starts, data.last, data.terminated, strict=True):
+            self._start(data.states[first])
+            for i in range(first, last):
+                self._step(data.rewards[i], data.discounts[i], data.states[i + 1])
+            self._stop(terminated, data.rewards[last])
         return self
 
     def _start(self, state: Array) -> None:
@@ -262,19 +274,17 @@ class OnlineGPTD(StatePredictions, Parameters, SaveAndLoad):
 
 def _finite(name: str, value: ArrayLike, shape: tuple[int, ...]) -> Array:
     """A copy of `value` as floats of this shape; one number may have any shape."""
-    try:
-        array = np.array(value, dtype=np.float64)
-    except (TypeError, ValueError) as error:
-        raise TypeError(f"{name} must be made of numbers: {error}.") from None
+    array = as_floats(value, name, "made of numbers")
     if array.size == 1 == np.prod(shape):
         array = array.reshape(shape)
     _expect(array.shape == shape, f"{name} must have shape {shape}, flattened if need be", array.shape)
     bad = array[~np.isfinite(array)]
     if bad.size:
         raise ValueError(f"{name} must be finite; it holds {bad[0]}. Leave this transition out.")
+    check_finite(array, name)
     return array
 
 
 def _expect(holds: bool, what: str, came: object, error: type[Exception] = ValueError) -> None:
     if not holds:
-        raise error(f"{what}; got {came!r}.")
+        raise error(f"{what}; got {one_line(repr(came))}.")

@@ -75,6 +75,11 @@ class Parameters:
         """Whether there is a posterior to ask."""
         return hasattr(self, "posterior_")
 
+    def _become(self, other: Self) -> Self:
+        """Take over the attributes of a copy in one step: an interrupt leaves either the old ones or the new."""
+        vars(self).update(vars(other))
+        return self
+
     def _describe_fit(self) -> str:
         """One line about what was fitted; empty if nothing was."""
         return ""

@@ -10,20 +10,22 @@
 from __future__ import annotations
 
 import warnings
-from dataclasses import dataclass, field
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 
 from gptd_rl.data.trajectories import Trajectories
+from gptd_rl.estimators.engines import Engine
 from gptd_rl.estimators.markov import MarkovTest, markov_test
 from gptd_rl.exceptions import RelevanceWarning
 from gptd_rl.kernels import ActionDelta, Kernel
 from gptd_rl.selection import thinning
 from gptd_rl.selection.scales import measure_scale
-from gptd_rl.selection.search import SearchResult
+from gptd_rl.selection.search import SearchProblem, SearchResult
 from gptd_rl.selection.thinning import ThinningResult
-from gptd_rl.selection.variants import SearchOptions
+from gptd_rl.selection.variants import Comparison, SearchOptions, compare
 
 # Below this p-value the states are not taken for Markov.
 NOT_MARKOV = 1e-3
@@ -46,6 +48,11 @@ class Plan:
     trials: list[ThinningResult] = field(default_factory=list)
     markov_test: MarkovTest | None = None
     amplification: float = 1.0  # of the prior variance that was selected
+    is_interrupted: bool = False  # by Ctrl-C: `start` is the best model found so far, and there is no search to come
+
+    def interrupted(self, every: int, found: SearchResult) -> Plan:
+        """Returns as in the paper, with a model that a trial of the thinning found before an interrupt."""
+        return replace(self, trace_decay=None, thinning=every, start=found, is_interrupted=True)
 
 
 def make_plan(v: Any, data: Trajectories, kernel: str | Kernel, options: SearchOptions) -> Plan:
@@ -65,7 +72,10 @@ def make_plan(v: Any, data: Trajectories, kernel: str | Kernel, options: SearchO
     if is_told:
         return Plan(0.0)
     rule = _Rule(data, is_open=v.bootstrap == "auto" and data.n_transitions >= MIN_TRANSITIONS, actions=options.actions)
-    chosen, trials = thinning.choose(data, v.noise, kernel, options, rule if rule.is_open else None)
+    try:
+        chosen, trials = thinning.choose(data, v.noise, kernel, options, rule if rule.is_open else None)
+    except thinning.InterruptedChoice as stop:
+        return Plan(None).interrupted(stop.thinning, stop.found)
     if chosen is None:  # deterministic
         return Plan(None, trials=trials)
     if rule.bootstraps:
@@ -74,6 +84,47 @@ def make_plan(v: Any, data: Trajectories, kernel: str | Kernel, options: SearchO
     # If states are not Markov, returns bootstrap only where segments were cut off.
     trace_decay = None if rule.test is None else 1.0
     return Plan(trace_decay, chosen.thinning, chosen.found, trials, rule.test)
+
+
+def carry_out(
+    plan: Plan,
+    problem_of: Callable[[Engine, Plan], SearchProblem],
+    engine: Engine,
+    kernel: str | Kernel,
+    options: SearchOptions,
+    reopen: Callable[[], Engine] | None,
+) -> tuple[Engine, Plan, Comparison]:
+    """Search by a plan; if an interrupt comes before that finds a model, the one that the plan found is kept.
+
+    Parameters
+    ----------
+    plan : Plan
+    problem_of : callable
+        What to optimise.
+    engine : Engine
+    kernel : str or Kernel
+    options : SearchOptions
+    reopen : callable, optional
+        The engine to use instead if the plan is to bootstrap.
+
+    Returns
+    -------
+    engine : Engine
+    plan : Plan
+        The given ones, or what took their place.
+    comparison : Comparison
+    """
+    if not plan.is_interrupted:
+        try:
+            chosen = reopen() if plan.trace_decay == 0.0 and reopen is not None else engine
+            # The problem is handed over: its buffer must be gone when the posterior takes its own.
+            return chosen, plan, compare(kernel, problem_of(chosen, plan), replace(options, start=plan.start))
+        except KeyboardInterrupt:
+            if not plan.trials:
+                raise
+            plan = plan.interrupted(plan.trials[-1].thinning, plan.trials[-1].found)
+    assert plan.start is not None
+    return engine, plan, Comparison.interrupted_at(plan.start)
 
 
 @dataclass(eq=False)
@@ -98,7 +149,7 @@ def _fixed_thinning(v: Any, data: Trajectories) -> int:
     if v.objective != "thinned":
         return 1
     horizon = min(thinning.horizon(data), max(thinning.candidates(data)))
-    return v.thinning or max(1, round(horizon))
+    return int(v.thinning or max(1, round(horizon)))
 
 
 def _warn_of_other_relevances(

@@ -7,6 +7,7 @@ from typing import Any, Self
 
 import numpy as np
 
+from gptd_rl.checks import check_number
 from gptd_rl.estimators.planning import Plan
 from gptd_rl.inference.posterior import Evidence
 from gptd_rl.kernels import Kernel
@@ -56,6 +57,7 @@ class InputPruning:
 
 def _prune(v: Any, threshold: float) -> Any:
     v._check_fitted()
+    check_number("threshold", threshold, minimum=0.0)
     engine = v._engine("fit a smaller model to")
     std = np.ones(v.n_dims_)
     std[v.inputs_] = engine.scale.input_std[: len(v.inputs_)]

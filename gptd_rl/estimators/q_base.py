@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import ArrayLike
 
-from gptd_rl.checks import is_count
+from gptd_rl.checks import is_count, is_positive, one_line
 from gptd_rl.data.actions import Actions, ContinuousActions, DiscreteActions, as_int_actions
 from gptd_rl.data.state_actions import recorded_actions
 from gptd_rl.data.trajectories import Trajectories
@@ -70,13 +70,13 @@ class QEstimator(Estimator):
         if self.n_actions is not None and self.candidates is not None:
             raise ValueError("n_actions is for discrete actions and candidates for continuous ones: give one of them.")
         if self.n_actions is not None and not is_count(self.n_actions):
-            raise ValueError(f"n_actions must be a whole number of 1 or more; got {self.n_actions!r}.")
+            raise ValueError(f"n_actions must be a whole number of 1 or more; got {one_line(repr(self.n_actions))}.")
         if not 0.0 <= self.action_correlation < 1.0:
-            raise ValueError(f"action_correlation must lie in [0, 1); got {self.action_correlation!r}.")
-        if not (np.isfinite(self.noise_share) and self.noise_share > 0):
-            raise ValueError(f"noise_share must be positive; got {self.noise_share}.")
+            raise ValueError(f"action_correlation must lie in [0, 1); got {one_line(repr(self.action_correlation))}.")
+        if not is_positive(self.noise_share):
+            raise ValueError(f"noise_share must be positive; got {one_line(self.noise_share)}.")
         if not 0.0 <= self.softness <= 1.0:
-            raise ValueError(f"softness must lie in [0, 1]; got {self.softness!r}.")
+            raise ValueError(f"softness must lie in [0, 1]; got {one_line(repr(self.softness))}.")
 
     def _check_pairs(self, states: ArrayLike, actions: ArrayLike) -> Array:
         """Pairs with all inputs, of shape (m, n_dims + n_columns)."""

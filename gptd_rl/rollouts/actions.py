@@ -9,7 +9,9 @@ import numpy as np
 from gymnasium import Space, spaces
 from numpy.typing import ArrayLike, NDArray
 
-from gptd_rl.data.spaces import describe
+from gptd_rl.checks import as_floats
+from gptd_rl.data.actions import DiscreteActions
+from gptd_rl.data.spaces import OutsideSpaceError, describe
 from gptd_rl.types import BoolArray, IntArray
 
 
@@ -54,11 +56,14 @@ class ActionSet:
                 f"the action space {describe(space)} is continuous: give candidates, the actions to choose from, "
                 "e.g. candidates=[[-1.0], [0.0], [1.0]]."
             )
-        chosen = np.asarray(candidates, dtype=space.dtype)
+        given = as_floats(candidates, "candidates")
+        with np.errstate(all="ignore"):
+            chosen = given.astype(space.dtype)
         if chosen.shape[1:] != space.shape or len(chosen) < 2:
             raise ValueError(f"candidates must be two or more actions of shape {space.shape}; got {chosen.shape}.")
-        for action in chosen:
-            if not space.contains(action):
+        is_whole = chosen.dtype.kind in "iu"
+        for action, converted in zip(given, chosen, strict=True):
+            if not space.contains(converted) or (is_whole and (converted != action).any()):
                 raise ValueError(f"candidate {action} is outside {describe(space)}.")
         return cls(chosen, is_continuous=True)
 
@@ -66,10 +71,10 @@ class ActionSet:
     def from_data(cls, actions: NDArray[Any], candidates: ArrayLike | None = None) -> ActionSet:
         """The candidates, or else the integers from 0 to the largest of `actions`, of shape (n_states,)."""
         if candidates is not None:
-            return cls(np.asarray(candidates, dtype=np.float64), is_continuous=True)
+            return cls(as_floats(candidates, "candidates"), is_continuous=True)
         if actions.dtype.kind not in "iu" or actions.ndim != 1:
             raise ValueError("the actions of the data are continuous: give candidates, the actions to choose from.")
-        return cls(np.arange(int(actions.max()) + 1))
+        return cls(np.arange(DiscreteActions(int(actions.max()) + 1).n))
 
     def indices(self, actions: NDArray[Any]) -> IntArray:
         """Index of each action, of shape (n_states,): that of the nearest candidate if they are continuous."""
@@ -125,6 +130,8 @@ class ActionCheck:
 
         Bounds are left to `outside`, unless the conversion would hide a violation.
         """
+        if isinstance(actions, np.ma.MaskedArray):
+            raise TypeError("it returned a masked array: expected an action everywhere")
         given = np.asarray(actions)
         if given.dtype == self.dtype and given.shape == self.shape:
             return given
@@ -146,11 +153,3 @@ class ActionCheck:
     def describe_violation(self, action: Any) -> str:
         """Message for an action outside the space."""
         return f"action {action} is outside {describe(self.space)}"
-
-
-class OutsideSpaceError(ValueError):
-    """An action of sub-environment `env` is outside the action space."""
-
-    def __init__(self, message: str, env: int) -> None:
-        super().__init__(message)
-        self.env = env

@@ -6,9 +6,12 @@ import operator
 from collections.abc import Iterator
 from typing import Any
 
+from gymnasium.spaces import flatdim
+
 from gptd_rl.checks import as_count, as_discount
 from gptd_rl.data.trajectories import Trajectories
 from gptd_rl.exceptions import CollectionError
+from gptd_rl.memory import available_bytes
 from gptd_rl.rollouts.environments import EnvAdapter, is_model, open_adapter
 from gptd_rl.rollouts.policies import as_batch_policy
 from gptd_rl.rollouts.rollout import Rollout, Unit
@@ -88,6 +91,8 @@ def collect(
     amount, unit = _check_amount(n_transitions, n_episodes)
     with open_adapter(env) as adapter:
         capacity = 1000 if n_transitions is None else 5 * amount // (4 * adapter.n_envs) + 1000
+        if n_transitions is not None:
+            _check_memory(adapter, n_transitions)
         rollout = start_rollout(adapter, policy_of(env, policy), gamma, seed, deterministic, capacity)
         run = rollout.run(amount, unit)
         for _ in with_progress(run, amount, unit) if progress_bar else run:
@@ -130,6 +135,17 @@ def with_progress(run: Iterator[int], amount: int, unit: Unit, before: int = 0) 
         for made in run:
             progress.update(task, completed=before + made)
             yield made
+
+
+def _check_memory(env: EnvAdapter, n_transitions: int) -> None:
+    """Refuse more transitions than memory holds, before the first of them."""
+    numbers = flatdim(env.observation_space) + env.actions.example()[0].size + 1
+    needed, free = 8 * numbers * n_transitions, available_bytes()
+    if free is not None and needed > free:
+        raise ValueError(
+            f"{n_transitions} transitions take {needed / 2**30:.1f} GiB, and {free / 2**30:.1f} GiB are free: "
+            "collect fewer, or write them to disk with collect_to_minari."
+        )
 
 
 def _check_amount(n_transitions: int | None, n_episodes: int | None) -> tuple[int, Unit]:

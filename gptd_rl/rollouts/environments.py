@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import sys
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, NamedTuple
 
@@ -17,15 +17,20 @@ import gymnasium as gym
 import numpy as np
 from gymnasium import Space
 from gymnasium.envs.registration import EnvSpec
+from gymnasium.spaces import flatdim
 from gymnasium.vector import AutoresetMode, VectorEnv
 from numpy.typing import NDArray
 
-from gptd_rl.data.spaces import Numbers, flattener, require_flat, stack
+from gptd_rl.checks import as_floats, one_line
+from gptd_rl.data.minari import vectors
+from gptd_rl.data.spaces import Numbers, OutsideSpaceError, describe, flattener, require_flat, stack
 from gptd_rl.exceptions import CollectionError
 from gptd_rl.rollouts.actions import ActionCheck
+from gptd_rl.rollouts.observations import ObservationCheck
 from gptd_rl.types import BoolArray, EnvLike
 
 MAX_ENVS = 8  # environments stepped together
+NUMBERS = (float, int, np.floating, np.integer, np.bool_)
 DEFAULT_TIME_LIMIT = 1000  # steps, for environments without a registered one
 
 
@@ -57,11 +62,13 @@ class EnvAdapter(ABC):
         try:
             require_flat(observation_space)
             self.actions = ActionCheck(action_space, n_envs)
+            self.observations = ObservationCheck(observation_space)
         except ValueError as error:
             raise CollectionError(str(error)) from None
         self.n_envs = n_envs
         self.observation_space, self.action_space = observation_space, action_space
-        self.flatten = flattener(observation_space)  # batched observations to states [n, n_dims]
+        self._flatten = flattener(observation_space)
+        self._states_shape = n_envs, flatdim(observation_space)
 
     @abstractmethod
     def reset(self, seed: int | None) -> Any:
@@ -71,6 +78,36 @@ class EnvAdapter(ABC):
     def step(self, actions: NDArray[Any]) -> Step:
         """Act everywhere; ended episodes start again by themselves."""
 
+    def flatten(self, observations: Any) -> Numbers:
+        """Observations of all sub-environments as states, of shape (n_envs, n_dims)."""
+        states = self._flatten(observations)
+        if np.shape(states) != self._states_shape:
+            raise CollectionError(
+                f"the environment must return {self.n_envs} observations of {describe(self.observation_space)}; "
+                f"got shape {np.shape(observations)}"
+            )
+        return states
+
+    def final_states(self, observation_of: Callable[[int], Any], done: BoolArray, like: Any) -> Numbers:
+        """Final states of the episodes that ended, of shape (k, n_dims), with the dtypes of the batch `like`."""
+        ended = np.flatnonzero(done).tolist()
+        try:
+            return self._flatten(stack(self.observation_space, [observation_of(i) for i in ended], like=like))
+        except OutsideSpaceError as error:
+            error.row = ended[error.row]
+            raise
+
+    def check_numbers(self, rewards: Any, *flags: Any) -> None:
+        """Refuse rewards and flags that are not one number for each sub-environment."""
+        expected = (self.n_envs,)
+        for values in (rewards, *flags):
+            if np.shape(values) != expected:
+                raise CollectionError(
+                    f"the environment must return {self.n_envs} rewards and flags; got shape {np.shape(values)}"
+                )
+        if isinstance(rewards, np.ma.MaskedArray) or np.asarray(rewards).dtype.kind not in "biuf":
+            raise CollectionError(f"the environment must return rewards that are numbers; got {one_line(rewards)}")
+
 
 class SingleEnvAdapter(EnvAdapter):
     """One `gymnasium.Env`, as a batch of one."""
@@ -78,23 +115,40 @@ class SingleEnvAdapter(EnvAdapter):
     def __init__(self, env: gym.Env[Any, Any]) -> None:
         super().__init__(1, env.observation_space, env.action_space)
         self.env, self.spec = env, env.spec
+        self.failed_reset: Exception | None = None
+        self._shape, self._dtype = env.observation_space.shape, env.observation_space.dtype
 
     def reset(self, seed: int | None) -> Any:
         """See `EnvAdapter`."""
-        return stack(self.observation_space, [self.env.reset(seed=seed)[0]])
+        self.failed_reset = None
+        return self._stack(first_observation(self.env.reset(seed=seed)))
+
+    def _stack(self, observation: Any) -> Any:
+        """A batch of one observation."""
+        if type(observation) is np.ndarray and observation.dtype == self._dtype and observation.shape == self._shape:
+            return observation[np.newaxis].copy()  # what `stack` returns, sooner
+        return stack(self.observation_space, [observation])
 
     def step(self, actions: NDArray[Any]) -> Step:
-        """See `EnvAdapter`."""
-        observation, reward, terminated, truncated, _ = self.env.step(actions[0])
-        observations = stack(self.observation_space, [observation])
-        states, final_states = self.flatten(observations), None
+        """See `EnvAdapter`. If an episode cannot start again, the next step fails, so that the last one is kept."""
+        if self.failed_reset is not None:
+            raise self.failed_reset
+        observation, reward, terminated, truncated, _ = check_length(self.env.step(actions[0]))
+        observations = self._stack(observation)
+        states, final_states = self._flatten(observations), None
         if terminated or truncated:
-            observations, final_states = self.reset(None), states
-            states = self.flatten(observations)
+            final_states = states
+            try:
+                observations = self.reset(None)
+                states = self._flatten(observations)
+            except Exception as error:  # noqa: BLE001  (the next step raises it)
+                self.failed_reset = error
+                if isinstance(error, OutsideSpaceError):
+                    error.is_first = True
         return Step(
             observations,
             states,
-            np.array([reward], dtype=np.float64),
+            np.array([reward if isinstance(reward, NUMBERS) else as_floats(reward, "reward").item()], dtype=np.float64),
             np.array([terminated], dtype=bool),
             np.array([truncated], dtype=bool),
             final_states,
@@ -110,7 +164,13 @@ class VectorEnvAdapter(EnvAdapter):
 
     def reset(self, seed: int | None) -> Any:
         """See `EnvAdapter`."""
-        return self.env.reset(seed=seed)[0]
+        return first_observation(self.env.reset(seed=seed))
+
+    def step_all(self, actions: NDArray[Any]) -> tuple[Any, ...]:
+        """What the environment returns: observations, rewards, terminated, truncated, info."""
+        result = check_length(self.env.step(actions))
+        self.check_numbers(*result[1:4])
+        return result
 
 
 class NextStepAdapter(VectorEnvAdapter):
@@ -120,7 +180,7 @@ class NextStepAdapter(VectorEnvAdapter):
 
     def step(self, actions: NDArray[Any]) -> Step:
         """See `EnvAdapter`."""
-        observations, rewards, terminated, truncated, _ = self.env.step(actions)
+        observations, rewards, terminated, truncated, _ = self.step_all(actions)
         return Step(observations, self.flatten(observations), rewards, terminated, truncated, None)
 
 
@@ -129,7 +189,7 @@ class SameStepAdapter(VectorEnvAdapter):
 
     def step(self, actions: NDArray[Any]) -> Step:
         """See `EnvAdapter`."""
-        observations, rewards, terminated, truncated, infos = self.env.step(actions)
+        observations, rewards, terminated, truncated, infos = self.step_all(actions)
         states, final_states = self.flatten(observations), None
         if (done := terminated | truncated).any():
             if "final_obs" not in infos:
@@ -137,8 +197,7 @@ class SameStepAdapter(VectorEnvAdapter):
                     f"{self.env} says it resets in the same step, but its info has no 'final_obs', so the states in "
                     "which episodes ended are lost."
                 )
-            rows = [infos["final_obs"][i] for i in np.flatnonzero(done)]
-            final_states = self.flatten(stack(self.observation_space, rows, like=observations))
+            final_states = self.final_states(lambda i: infos["final_obs"][i], done, observations)
         return Step(observations, states, rewards, terminated, truncated, final_states)
 
 
@@ -147,11 +206,11 @@ class DisabledAutoresetAdapter(VectorEnvAdapter):
 
     def step(self, actions: NDArray[Any]) -> Step:
         """See `EnvAdapter`."""
-        observations, rewards, terminated, truncated, _ = self.env.step(actions)
+        observations, rewards, terminated, truncated, _ = self.step_all(actions)
         states, final_states = self.flatten(observations), None
         if (done := terminated | truncated).any():
             final_states, running = states[done], states[~done]
-            observations = self.env.reset(options={"reset_mask": done.copy()})[0]
+            observations = first_observation(self.env.reset(options={"reset_mask": done.copy()}))
             states = self.flatten(observations)
             if not np.array_equal(states[~done], running, equal_nan=True):
                 raise CollectionError(
@@ -168,6 +227,8 @@ class SB3VecEnvAdapter(EnvAdapter):
         super().__init__(env.num_envs, env.observation_space, env.action_space)
         self.env = env
         self.normalizers = _normalizers(env)  # outermost first
+        if self.normalizers:  # the space is that of observations before
+            self.observations = ObservationCheck(vectors(flatdim(env.observation_space)))
 
     def reset(self, seed: int | None) -> Any:
         """See `EnvAdapter`."""
@@ -180,15 +241,34 @@ class SB3VecEnvAdapter(EnvAdapter):
         observations, rewards, done, infos = self.env.step(actions)
         if self.normalizers:
             rewards = self.normalizers[-1].get_original_reward()
+        self.check_numbers(rewards, done)
         final_states, terminated = None, done  # no end, so far
         if done.any():
             ended = np.flatnonzero(done)
-            rows = [infos[i]["terminal_observation"] for i in ended]
-            final_states = self.flatten(stack(self.observation_space, rows, like=observations))
+            final_states = self.final_states(lambda i: infos[i]["terminal_observation"], done, observations)
             terminated = done.copy()
             terminated[ended] = [not infos[i].get("TimeLimit.truncated", False) for i in ended]
         states, truncated = self.flatten(observations), done & ~terminated
         return Step(observations, states, rewards, terminated, truncated, final_states)
+
+
+def first_observation(result: Any) -> Any:
+    """The observation that `reset` returned."""
+    if not (isinstance(result, tuple) and len(result) == 2 and isinstance(result[1], Mapping)):
+        raise CollectionError(
+            f"reset must return (observation, info), as in Gymnasium; got {type(result).__name__} {one_line(result)}"
+        )
+    return result[0]
+
+
+def check_length(result: Any) -> Any:
+    """What `step` returned: five values."""
+    if len(result) != 5:
+        raise CollectionError(
+            "step must return (observation, reward, terminated, truncated, info), as in Gymnasium; "
+            f"got {len(result)} values"
+        )
+    return result
 
 
 @contextmanager

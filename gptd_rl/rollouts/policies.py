@@ -12,6 +12,7 @@ from gymnasium.vector.utils import batch_space
 from numpy.typing import ArrayLike, NDArray
 
 from gptd_rl.data.spaces import row, stack, unflatten
+from gptd_rl.data.state_actions import copy_action
 from gptd_rl.exceptions import CollectionError
 from gptd_rl.types import BoolArray, Policy
 
@@ -130,7 +131,7 @@ class SingleCallable:
     def __call__(self, observations: Any, starting: BoolArray, active: BoolArray) -> Any:
         """See `BatchPolicy`."""
         for i in np.flatnonzero(active).tolist() if self.called else range(len(self.actions)):
-            self.actions[i] = self.policy(row(self.space, observations, i))
+            self.actions[i] = copy_action(self.policy(row(self.space, observations, i)))
         self.called = True
         return np.asarray(self.actions)
 

@@ -8,10 +8,9 @@ from typing import Literal
 
 import numpy as np
 
-from gptd_rl.data.spaces import Numbers
+from gptd_rl.data.spaces import Numbers, OutsideSpaceError
 from gptd_rl.data.trajectories import Trajectories
 from gptd_rl.exceptions import CollectionError
-from gptd_rl.rollouts.actions import OutsideSpaceError
 from gptd_rl.rollouts.environments import EnvAdapter
 from gptd_rl.rollouts.policies import BatchPolicy, RandomActions
 from gptd_rl.rollouts.recorder import Recorder, SegmentRanges, StepBuffer
@@ -49,9 +48,12 @@ class Rollout:
         self.action_check = None if isinstance(policy, RandomActions) else env.actions
         try:
             self.observations = env.reset(seed)
+            n, states = env.n_envs, env.flatten(self.observations)
+        except OutsideSpaceError as error:
+            where = f"sub-environment {error.row}, " if env.n_envs > 1 else ""
+            raise CollectionError(f"the environment's {error} ({where}episode 0, step 0)") from error
         except Exception as error:
             raise CollectionError(f"cannot reset the environment: {_name(error)}") from error
-        n, states = env.n_envs, env.flatten(self.observations)
         self.buffer = StepBuffer(states, env.actions.example(), BLOCK)
         self.n_actions = self.n_steps = 0  # steps in the buffer that have actions, and that are complete
         self.final_states: list[Numbers] = []  # of the buffer, as the environment gave them
@@ -63,8 +65,8 @@ class Rollout:
         self.live = np.ones(n, dtype=bool)  # sub-environments that are still recorded
         self.active = self.live  # where the next step is a transition to record
         self.starting = self.live  # where it is the first step of an episode
-        for i in np.flatnonzero(~np.isfinite(states).all(axis=1)).tolist():
-            raise self._failure(f"the environment returned observation {states[i]}: not finite", i)
+        for i in np.flatnonzero(env.observations.outside(states).any(axis=1)).tolist():
+            raise self._failure(env.observations.describe_violation(states[i]), i)
 
     def run(self, amount: int, unit: Unit, *, eager: bool = False) -> Iterator[int]:
         """Collect `amount` of `unit`, in equal shares; yield the amount so far after each block.
@@ -150,7 +152,14 @@ class Rollout:
         else:
             final_states = np.concatenate([*self.final_states, buffer.states[:0, 0]])
         violation = find_violation(
-            buffer, self.n_actions, self.n_steps, (times, envs), final_states, self.live, self.action_check
+            buffer,
+            self.n_actions,
+            self.n_steps,
+            (times, envs),
+            final_states,
+            self.live,
+            self.action_check,
+            self.env.observations,
         )
         n_steps = self.n_steps if violation is None else violation.step + (violation.kind == NEXT_EPISODE)
         self.n_actions = self.n_steps = 0
@@ -206,7 +215,9 @@ class Rollout:
 
     def _explain(self, error: Exception, who: str) -> CollectionError:
         if isinstance(error, OutsideSpaceError):
-            return self._failure(f"the policy's {error}", error.env)
+            step = self.recorder.time - int(self.begins[error.row])  # of the state that the action was taken in
+            is_reached = who == "environment" and not error.is_first
+            return self._failure(f"the {who}'s {error}", error.row, step + is_reached)
         if isinstance(error, CollectionError):
             return self._failure(str(error))
         return self._failure(f"the {who} failed: {_name(error)}")
@@ -225,4 +236,6 @@ class Rollout:
 
 
 def _name(error: Exception) -> str:
+    if isinstance(error, CollectionError):
+        return str(error)
     return f"{type(error).__name__}: {error}"

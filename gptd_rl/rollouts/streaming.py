@@ -1,7 +1,7 @@
 """`collect_to_minari`: transitions written to a Minari dataset while they are collected.
 
 The datasets use Minari's Arrow format, in which every episode is a folder of its own: killing the process can damage
-only the episode that is being written.
+only the episode that is being written. Minari's summary of the whole dataset is replaced in one step.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import json
 import os
 import shutil
 from collections.abc import Mapping
-from itertools import count
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +23,8 @@ from gptd_rl.data.minari import (
     dataset_path,
     finish_dataset,
     import_minari,
+    load_dataset,
+    only_writer,
     open_storage,
     to_buffers,
     vectors,
@@ -78,13 +80,18 @@ def collect_to_minari(
     ------
     CollectionError
         As for `collect`; the transitions until then are in the dataset.
+    BlockingIOError
+        If another process or thread is writing the dataset.
+    ValueError
+        If an episode is damaged that was complete: nothing is changed.
     """
-    minari = import_minari()
+    import_minari()
     n_transitions, chunk = as_count(n_transitions, "n_transitions"), as_count(chunk, "chunk")
     if chunk > 32_000:
         raise ValueError(f"chunk must be at most 32000, as Minari cannot read longer episodes; got {chunk}.")
-    with open_adapter(env) as adapter:
-        stream = _Stream(dataset_id, adapter, as_discount(gamma), metadata)
+    gamma = as_discount(gamma)
+    with open_adapter(env) as adapter, only_writer(dataset_id):
+        stream = _Stream(dataset_id, adapter, gamma, metadata)
         written = stream.n_transitions
         if written < n_transitions:
             seed = stream.next_seed(seed)
@@ -99,14 +106,14 @@ def collect_to_minari(
                 raise
             finally:
                 stream.close()
-    return minari.load_dataset(dataset_id)
+        return load_dataset(dataset_id)
 
 
 class _Stream:
     """A dataset that episodes are added to.
 
-    A kill can damage Minari's summary of the whole dataset, `metadata.json`, so it is never relied on. The file
-    `NOTE` holds its constant part; the rest is counted from the episodes on disk.
+    Minari's summary of the whole dataset, `metadata.json`, may be lost. The file `NOTE` holds its constant part; the
+    rest is counted from the episodes on disk.
     """
 
     def __init__(self, dataset_id: str, env: EnvAdapter, gamma: float, metadata: Mapping[str, Any] | None) -> None:
@@ -115,14 +122,15 @@ class _Stream:
             self.spaces = vectors(spaces.flatdim(env.observation_space)), env.action_space
         path = dataset_path(dataset_id)
         if not path.exists():
-            partial = begin_dataset(dataset_id, *self.spaces, env.spec, "arrow", metadata)
-            fixed = json.loads((partial / "data" / "metadata.json").read_text())
-            (partial / NOTE).write_text(json.dumps({"gamma": gamma, "metadata": fixed}))
-            finish_dataset(partial, dataset_id)
+            begun = begin_dataset(dataset_id, *self.spaces, env.spec, "arrow", metadata)
+            fixed = json.loads((begun / "data" / "metadata.json").read_text())
+            (begun / NOTE).write_text(json.dumps({"gamma": gamma, "metadata": fixed}))
+            finish_dataset(begun, dataset_id)
         self.n_episodes, self.n_transitions = self._recover(path, gamma)
         self.storage = open_storage(path)
         # Minari sums the sizes of all files after every episode, which takes longer and longer.
         self.storage.get_size = lambda: 0.0
+        self.storage.update_metadata = partial(_update_summary, path)
 
     def _recover(self, path: Path, gamma: float) -> tuple[int, int]:
         if not (path / NOTE).exists():
@@ -130,26 +138,21 @@ class _Stream:
                 f"the dataset at {path} was not begun by collect_to_minari, so it cannot be added to: "
                 "choose another id."
             )
-        note = json.loads((path / NOTE).read_text())
+        try:
+            note = json.loads((path / NOTE).read_text())
+            expected = [note["gamma"], note["metadata"]["observation_space"], note["metadata"]["action_space"]]
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            raise ValueError(f"{path / NOTE} is damaged ({error!r}): choose another id, or restore the file.") from None
         from minari.serialization import serialize_space
 
         found = [gamma, *(serialize_space(space) for space in self.spaces)]
-        expected = [note["gamma"], note["metadata"]["observation_space"], note["metadata"]["action_space"]]
         for name, is_now, was in zip(("gamma", "observations", "actions"), found, expected, strict=True):
             if is_now != was:
                 raise ValueError(f"the dataset at {path} was begun with other {name}: {was}, not {is_now}.")
-        data, n_transitions = path / "data", 0
-        for episode in count():
-            try:  # written after all other files of the episode
-                account = json.loads((data / str(episode) / "metadata.json").read_text())
-            except (FileNotFoundError, json.JSONDecodeError):
-                break
-            n_transitions += account["total_steps"]
-        shutil.rmtree(data / str(episode), ignore_errors=True)
-        whole = note["metadata"] | {"total_episodes": episode, "total_steps": n_transitions}
-        (path / "metadata.json").write_text(json.dumps(whole))
-        os.replace(path / "metadata.json", data / "metadata.json")
-        return episode, n_transitions
+        lengths = _complete_episodes(path / "data")
+        shutil.rmtree(path / "data" / str(len(lengths)), ignore_errors=True)  # the one that was being written
+        _write_summary(path, note["metadata"] | {"total_episodes": len(lengths), "total_steps": sum(lengths)})
+        return len(lengths), sum(lengths)
 
     def next_seed(self, seed: int | None) -> int | None:
         """A seed that differs from those of the episodes on disk."""
@@ -164,3 +167,54 @@ class _Stream:
     def close(self) -> None:
         del self.storage.get_size
         self.storage.update_metadata({"dataset_size": self.storage.get_size()})
+
+
+def _complete_episodes(data: Path) -> list[int]:
+    """Numbers of transitions of the episodes on disk, without the one that was being written.
+
+    That is the last one, if Minari's summary does not count it yet. Any other that cannot be read was damaged later.
+    """
+    n_folders = 1 + max((int(folder.name) for folder in data.iterdir() if folder.name.isdecimal()), default=-1)
+    lengths: list[int] = []
+    while (length := _length(data / str(len(lengths)))) is not None:
+        lengths.append(length)
+    n_complete = max(n_folders - 1, _counted_episodes(data))
+    if len(lengths) < n_complete:
+        raise ValueError(
+            f"episode {len(lengths)} of the dataset at {data.parent} is damaged or missing: nothing was changed. "
+            "Restore it, or go on without it and those behind it by deleting their folders and "
+            f"{data / 'metadata.json'}, or choose another id."
+        )
+    return lengths
+
+
+def _counted_episodes(data: Path) -> int:
+    """Number of episodes in Minari's summary; 0 if it cannot be read."""
+    try:
+        return int(json.loads((data / "metadata.json").read_text())["total_episodes"])
+    except (OSError, ValueError, KeyError, TypeError):
+        return 0
+
+
+def _length(episode: Path) -> int | None:
+    """Number of transitions of an episode; None if a part of it is missing."""
+    from pyarrow import ArrowException, ipc, memory_map
+
+    try:
+        # Written after all other files of the episode.
+        n_transitions = json.loads((episode / "metadata.json").read_text())["total_steps"]
+        with memory_map(str(episode / "part-0.arrow")) as source:
+            n_rows = ipc.open_file(source).read_all().num_rows
+    except (OSError, ValueError, KeyError, TypeError, ArrowException):
+        return None
+    return n_transitions if n_rows == n_transitions + 1 else None
+
+
+def _update_summary(path: Path, changes: Mapping[str, Any]) -> None:
+    """Change Minari's summary of a dataset, in one step: who reads it sees the old one or the new one."""
+    _write_summary(path, json.loads((path / "data" / "metadata.json").read_text()) | dict(changes))
+
+
+def _write_summary(path: Path, summary: Mapping[str, Any]) -> None:
+    (path / "metadata.json").write_text(json.dumps(summary))
+    os.replace(path / "metadata.json", path / "data" / "metadata.json")

@@ -1,8 +1,9 @@
-"""Checks of a buffer of steps: actions inside their space, finite rewards and observations."""
+"""Checks of a buffer of steps: actions and observations inside their spaces, finite rewards."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -10,6 +11,7 @@ from numpy.typing import NDArray
 
 from gptd_rl.data.spaces import Numbers
 from gptd_rl.rollouts.actions import ActionCheck
+from gptd_rl.rollouts.observations import ObservationCheck, describe_unusable, is_usable
 from gptd_rl.rollouts.recorder import StepBuffer
 from gptd_rl.types import BoolArray, IntArray
 
@@ -34,6 +36,7 @@ def find_violation(
     final_states: Numbers,
     live: BoolArray,
     space: ActionCheck | None,
+    observations: ObservationCheck,
 ) -> Violation | None:
     """Find the first invalid value in a buffer, if any.
 
@@ -47,13 +50,15 @@ def find_violation(
     final_states : ndarray of shape (k, n_dims)
         Final states of these episodes.
     live : ndarray of shape (n_envs,)
-        Sub-environments that are recorded: only there numbers must be finite.
+        Sub-environments that are recorded: only there rewards and observations must be valid.
     space : ActionCheck or None
         Check of the actions; None if they are known to be valid.
+    observations : ObservationCheck
+        Check of the observations.
     """
     actions, rewards, states = buffer.actions[:n_actions], buffer.rewards[:n_steps], buffer.states[:n_steps]
     inside = space is None or not space.outside(actions).any()
-    if inside and all(np.isfinite(values).all() for values in (rewards, states, final_states)):
+    if inside and is_usable(rewards).all() and not any(observations.outside(x).any() for x in (states, final_states)):
         return None
     reached = states.copy()
     reached[ends] = final_states
@@ -62,12 +67,14 @@ def find_violation(
         for step, env, action in _first(space.outside(actions), actions):
             message = f"the policy's {space.describe_violation(action)}"
             violations.append(Violation(step, ACTION, env, message))
-    checks = (REACHED, "reward", rewards), (REACHED, "observation", reached), (NEXT_EPISODE, "observation", states)
-    for kind, name, values in checks:
-        wrong = ~np.isfinite(values) & live.reshape(-1, *[1] * (values.ndim - 2))
-        for step, env, value in _first(wrong, values):
-            message = f"the environment returned {name} {value}: not finite"
-            violations.append(Violation(step, kind, env, message))
+    checks: tuple[tuple[int, Any, Any, Callable[[Any], str]], ...] = (
+        (REACHED, rewards, ~is_usable(rewards), partial(describe_unusable, "reward")),
+        (REACHED, reached, observations.outside(reached), observations.describe_violation),
+        (NEXT_EPISODE, states, observations.outside(states), observations.describe_violation),
+    )
+    for kind, values, wrong, message_of in checks:
+        for step, env, value in _first(wrong & live.reshape(-1, *[1] * (values.ndim - 2)), values):
+            violations.append(Violation(step, kind, env, message_of(value)))
     return min(violations, default=None)
 
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 
 import numpy as np
@@ -177,20 +177,23 @@ class MomentProblem:
     ) -> SearchResult:
         """Minimise the objective twice, the second time with the noise that the TD errors of the first result have.
 
-        The moments are few and leave open how much of them is noise; the TD errors are many. Interrupted (Ctrl-C) in
-        the second search, it returns the first result.
+        The moments are few and leave open how much of them is noise; the TD errors are many. Interrupted (Ctrl-C), it
+        returns the best end of a descent so far.
         """
         began = time.perf_counter()
         space = Coordinates.of(guesses[0], self.scale, noise_floor)
         descent = _Descent(self, space, report, n_jobs)
-        first = descent.run(guesses, self._prior())
-        noise = max(self._error_variance(first.model), noise_floor * self.scale.return_variance)
-        n_evaluations, interrupted = first.n_evaluations, False
+        n_evaluations, interrupted = 0, False
         try:
-            found = descent.run([first.model, *guesses], MomentPrior(self.scale, noise, KNOWN_NOISE_SPREAD))
-            n_evaluations += found.n_evaluations
+            found = descent.run(guesses, self._prior())
+            n_evaluations = found.n_evaluations
+            noise = max(self._error_variance(found.model), noise_floor * self.scale.return_variance)
+            second = descent.run([found.model, *guesses], MomentPrior(self.scale, noise, KNOWN_NOISE_SPREAD))
+            found, n_evaluations = second, n_evaluations + second.n_evaluations
         except KeyboardInterrupt:
-            found, interrupted = first, True
+            if not n_evaluations and not descent.ends:
+                raise
+            found, interrupted = found if n_evaluations else descent.best, True
         seconds, n_rows = time.perf_counter() - began, self.objective.n_rows
         return SearchResult(found.model, found.value, n_evaluations, seconds, NO_CURVATURE, n_rows, interrupted)
 
@@ -222,6 +225,12 @@ class _Descent:
     space: Coordinates
     report: Callable[[float], None] | None
     n_jobs: int | None
+    ends: list[_Minimum] = field(default_factory=list)  # of descents with the same inducing points, for an interrupt
+
+    @property
+    def best(self) -> _Minimum:
+        """The best end of a descent so far."""
+        return min(self.ends, key=lambda end: end.value)
 
     def run(self, guesses: Sequence[Model], prior: MomentPrior) -> _Minimum:
         """The minimum of the objective with `prior`."""
@@ -233,7 +242,9 @@ class _Descent:
         def descend(x: Array, objective: FixedMomentEvidence, steps: int) -> Optimum:
             f = space.function(lambda model: _penalized(objective, prior, model), self.report)
             found = lbfgs(lambda x: _plus(f(x), -unit), x, space.lower, space.upper, steps)
-            return replace(found, value=found.value + unit)
+            found = replace(found, value=found.value + unit)
+            self.ends.append(_Minimum(space.unpack(found.x), found.value, found.n_evaluations))
+            return found
 
         explore = partial(descend, objective=self._coarse, steps=EXPLORING_STEPS)
         ends = in_parallel(explore, [space.pack(guess) for guess in guesses], self.n_jobs)
@@ -241,6 +252,7 @@ class _Descent:
         for _ in range(MAX_REFINEMENTS):
             fine = objective.refine(space.unpack(best.x))
             before, best = best, descend(best.x, fine, STEPS)
+            del self.ends[:-1]  # values with other inducing points do not compare
             n_evaluations += best.n_evaluations
             if np.abs(best.x - before.x).max(initial=0.0) < REFINE_DISTANCE:
                 break

@@ -140,7 +140,9 @@ def offsets(
 ) -> list[int]:
     """From where to thin: a handful of evenly spaced offsets, the first of them 0."""
     n_offsets = max(min(min_offsets, -(-ENOUGH_STATES * every // n_states)), -(-min_states * every // n_states))
-    return [int(o) for o in np.unique(np.linspace(0, min(every, longest - 1), n_offsets, endpoint=False).astype(int))]
+    n_different = min(every, longest - 1)
+    spaced = np.linspace(0, n_different, min(n_offsets, max(1, n_different)), endpoint=False)
+    return [int(o) for o in np.unique(spaced.astype(int))]
 
 
 @dataclass(frozen=True, eq=False)

@@ -9,6 +9,9 @@ from gptd_rl.kernels import DataScale
 from gptd_rl.temporal.differences import TemporalDifference, discounted_returns
 from gptd_rl.types import Array
 
+# Differences below this are none: their squares and the inverses of those leave the range of floats.
+NEGLIGIBLE = 1e-150
+
 
 def measure_scale(data: Trajectories, n_categorical: int = 0) -> DataScale:
     """The scale of `data`, whose last `n_categorical` columns are labels rather than inputs."""
@@ -17,10 +20,10 @@ def measure_scale(data: Trajectories, n_categorical: int = 0) -> DataScale:
     returns = returns + _tail_value(data, returns) * z
     mean = float(returns.mean())
     variance = float(returns.var())
-    if variance <= 1e-12 * mean**2:
-        variance = mean**2 or 1.0
+    if variance <= max(1e-12 * mean**2, NEGLIGIBLE**2):
+        variance = mean**2 if abs(mean) > NEGLIGIBLE else 1.0
     inputs = data.states[:, : data.n_dims - n_categorical]
-    is_constant = np.ptp(inputs, axis=0) <= 1e-12 * np.abs(inputs).max(axis=0)
+    is_constant = np.ptp(inputs, axis=0) <= np.maximum(1e-12 * np.abs(inputs).max(axis=0), NEGLIGIBLE)
     return DataScale(variance, mean, np.where(is_constant, 1.0, inputs.std(axis=0)), is_constant)
 
 

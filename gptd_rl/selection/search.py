@@ -222,12 +222,12 @@ class CoarseToFineSearch:
         # Each run has a buffer of its own, so that runs may go side by side.
         def descend(x: Array) -> Optimum:
             objective, scale = self._function(MarginalLikelihood(first)), first.n_rows / COARSE_SIZE
-            return lbfgs(objective, x, space.lower, space.upper, EXPLORE_STEPS, scale, EXPLORE_TOLERANCE)
+            return self._noted(lbfgs(objective, x, space.lower, space.upper, EXPLORE_STEPS, scale, EXPLORE_TOLERANCE))
 
         def converge(x: Array) -> Optimum:
             objective = self._function(MarginalLikelihood(first))
             curvature = space.curvature(x, few) * (first.n_rows / few.n_rows)
-            return quasi_newton(objective, x, space.lower, space.upper, curvature, EXPLORE_TOLERANCE)
+            return self._noted(quasi_newton(objective, x, space.lower, space.upper, curvature, EXPLORE_TOLERANCE))
 
         ends = sorted(in_parallel(descend, starts, self.n_jobs), key=lambda t: t.value)
         if space.n_irrelevant(ends[0].x) > 0:  # inputs that do not matter spoil every guess of those that do
@@ -242,6 +242,12 @@ class CoarseToFineSearch:
             all_data = self._function(judge.refine(space.unpack(modes[0].x)))
             found = min(modes, key=lambda t: all_data(t.x)[0])
         self.best, self.curvature = (found.x, np.inf), found.curvature
+
+    def _noted(self, end: Optimum) -> Optimum:
+        """Note where a run ended, so that an interrupt can return the best end."""
+        if self.best is None or end.value < self.best[1]:
+            self.best = (end.x, end.value)
+        return end
 
     def finish(self, levels: Sequence[Objective]) -> None:
         """Go on with more and more data; each level begins with the curvature that the one before it learnt."""

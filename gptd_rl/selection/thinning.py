@@ -12,7 +12,7 @@ a sample of the data and from few offsets; the final search of the τ that won s
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -60,6 +60,17 @@ class ThinningResult:
     def model(self) -> Model:
         """The model selected."""
         return self.found.model
+
+
+class InterruptedChoice(KeyboardInterrupt):
+    """Ctrl-C while the thinning was chosen, and the first model that was found.
+
+    That is the one of the largest thinning: the most cautious choice as long as left-out episodes say nothing else.
+    """
+
+    def __init__(self, thinning: int, found: SearchResult) -> None:
+        super().__init__()
+        self.thinning, self.found = thinning, found
 
 
 def horizon(data: Trajectories) -> float:
@@ -120,6 +131,11 @@ def choose(
     options : SearchOptions
     bootstraps : callable, optional
         Asked about a system with much noise: True if values will bootstrap. Then no smaller τ is tried.
+
+    Raises
+    ------
+    InterruptedChoice
+        On Ctrl-C, once a model was found.
     """
     part = validation_subset(data)
     *smaller, largest = candidates(part)
@@ -128,6 +144,18 @@ def choose(
     if bootstraps is not None:
         *smaller, largest = [t for t in (*smaller, largest) if t == 1 or len(part) >= MIN_THINNED * t]
     trials = Trials.of(part, noise, "ard" if kernel in ("factor", "auto") else kernel, options)
+    try:
+        return _compare(trials, smaller, largest, bootstraps)
+    except KeyboardInterrupt:
+        if not trials.found:
+            raise
+        raise InterruptedChoice(*trials.found[0]) from None
+
+
+def _compare(
+    trials: Trials, smaller: list[int], largest: int, bootstraps: Callable[[], bool] | None
+) -> tuple[ThinningResult | None, list[ThinningResult]]:
+    """Try the largest thinning, and the smaller ones if need be."""
     results = [trials.run(largest)]
     if results[0].noise_share < NEGLIGIBLE_NOISE:
         return None, results
@@ -150,6 +178,7 @@ class Trials:
     scale: DataScale
     kernel: str | Kernel
     options: SearchOptions
+    found: list[tuple[int, SearchResult]] = field(default_factory=list)  # thinnings and models, for an interrupt
 
     @classmethod
     def of(cls, part: Trajectories, noise: Noise, kernel: str | Kernel, options: SearchOptions) -> Trials:
@@ -161,7 +190,8 @@ class Trials:
     def run(self, every: int, larger: SearchResult | None = None) -> ThinningResult:
         """Select θ with thinning `every`, from the result of a `larger` one if there is any, and predict episodes."""
         found = self._search(every, larger)
-        if found.interrupted:  # the model found so far is of a small part of the data
+        self.found.append((every, found))
+        if found.interrupted:
             raise KeyboardInterrupt
         model = found.model
         groups = objectives.episode_groups(self.targets)

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from gptd_rl.inference.model import Model
+from gptd_rl.inference.posterior import Evidence
 from gptd_rl.kernels import ARD, ActionDelta, DataScale, FactorAnalysis, Guess, Isotropic, Kernel, paper_kernel
 from gptd_rl.selection.search import SearchProblem, SearchResult
 
@@ -38,6 +39,13 @@ class Comparison(tuple[Candidate, ...]):
     """The variants that were tried, as a table."""
 
     interrupted = False  # by Ctrl-C, before all were tried
+
+    @classmethod
+    def interrupted_at(cls, found: SearchResult) -> Comparison:
+        """Nothing but a model that was found on a part of the data before Ctrl-C; its evidence is not known."""
+        new = cls([describe_candidate(found, None)])
+        new.interrupted = True
+        return new
 
     @property
     def best(self) -> Candidate:
@@ -102,20 +110,29 @@ class SearchOptions:
 
     def run(self, problem: SearchProblem, guesses: Sequence[Model]) -> Candidate:
         """Search one variant, and describe what was found."""
-        kernel, found = guesses[0].kernel, self.search(problem, guesses)
-        e = problem.objective.evidence(found.model)
-        return Candidate(
-            kernel.label,
-            _rank(kernel),
-            found.model,
-            found.value,
-            e.log_likelihood,
-            e.complexity,
-            e.data_fit,
-            int(found.model.is_free.sum()),
-            found.seconds,
-            found.interrupted,
-        )
+        found = self.search(problem, guesses)
+        try:
+            evidence = problem.objective.evidence(found.model)
+        except KeyboardInterrupt:  # the model is found
+            return describe_candidate(replace(found, interrupted=True), None)
+        return describe_candidate(found, evidence)
+
+
+def describe_candidate(found: SearchResult, evidence: Evidence | None) -> Candidate:
+    """The variant of a search, with its evidence if that is known."""
+    kernel, e = found.model.kernel, evidence or Evidence(np.nan, np.nan, 0)
+    return Candidate(
+        kernel.label,
+        _rank(kernel),
+        found.model,
+        found.value,
+        e.log_likelihood,
+        e.complexity,
+        e.data_fit,
+        int(found.model.is_free.sum()),
+        found.seconds,
+        found.interrupted,
+    )
 
 
 def compare(kernel: str | Kernel, problem: SearchProblem, options: SearchOptions) -> Comparison:

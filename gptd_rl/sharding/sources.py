@@ -175,18 +175,16 @@ def _unknown(item: Any) -> TypeError:
 
 
 def _minari_shards(dataset: Any, gamma: float | None) -> Iterator[ShardSource]:
-    from gptd_rl.data.minari import import_minari
+    from gptd_rl.data.minari import episode_lengths, load_dataset
 
     name = dataset if isinstance(dataset, str) else dataset.id
     if isinstance(dataset, str):
         try:
-            dataset = import_minari().load_dataset(dataset)
+            dataset = load_dataset(dataset)
         except FileNotFoundError:
             raise FileNotFoundError(f"{name!r} is neither a file nor a Minari dataset on this computer.") from None
     indices = np.asarray(dataset.episode_indices)
-    accounts = dataset.storage.get_episode_metadata(indices)
-    lengths = np.array([account["total_steps"] + 1 for account in accounts])
-    number = np.cumsum(lengths) // SHARD_SIZE
+    number = np.cumsum(episode_lengths(dataset)) // SHARD_SIZE
     path = str(Path(dataset.storage.data_path).resolve())
     for group in np.split(indices, np.flatnonzero(np.diff(number)) + 1):
         yield Episodes(path, tuple(int(i) for i in group), gamma, f"episodes {group[0]}–{group[-1]} of {name}")

@@ -17,6 +17,7 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import ArrayLike
 
+from gptd_rl.checks import LARGEST, as_array, as_float
 from gptd_rl.data.trajectories import Trajectories
 from gptd_rl.temporal.differences import TemporalDifference
 from gptd_rl.temporal.transitions import Transitions
@@ -32,8 +33,10 @@ def check_mean(mean: object) -> None:
         return
     if isinstance(mean, bool | np.bool_) or not isinstance(mean, Real):
         raise TypeError(f"mean must be None, a number, or a function of states; got {type(mean).__name__}.")
-    if not np.isfinite(float(mean)):
-        raise ValueError(f"mean must be finite; got {mean}.")
+    if not np.isfinite(number := as_float(mean)):
+        raise ValueError(f"mean must be finite; got {number}.")
+    if abs(number) > LARGEST:
+        raise ValueError(f"mean must lie within ±{LARGEST:g}; got {mean}. Use larger units of rewards.")
 
 
 def evaluate_mean(mean: Mean, *arguments: Any) -> Array:
@@ -54,11 +57,12 @@ def evaluate_mean(mean: Mean, *arguments: Any) -> Array:
         return np.full(n, 0.0 if mean is None else float(mean))
     if n == 0:
         return np.zeros(0)
-    found = mean(*arguments)
+    found = as_array(mean(*arguments), "what mean returns")
     try:
-        values = np.array(found, dtype=np.float64)
-    except (TypeError, ValueError) as error:
-        raise type(error)(f"mean must return numbers: {error}.") from None
+        values = found.astype(np.float64, copy=False)
+    except (TypeError, ValueError, OverflowError) as error:
+        kind = TypeError if isinstance(error, TypeError) else ValueError
+        raise kind(f"mean must return numbers: {error}.") from None
     if values.shape != (n,):
         raise ValueError(f"mean must return one number for each of {n} states, shape ({n},); got shape {values.shape}.")
     if not np.isfinite(values).all():

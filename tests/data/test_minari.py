@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -9,6 +10,8 @@ import pytest
 from gymnasium import spaces
 from numpy.testing import assert_array_equal
 
+from gptd_rl import GPTD
+from gptd_rl.data.minari import only_writer
 from gptd_rl.data.trajectories import Trajectories
 from gptd_rl.rollouts.collect import collect
 from tests.counting import GAMMA, Counting, assert_same
@@ -138,3 +141,82 @@ def test_to_minari_refuses(data, root):
         data.to_minari("twice-v0")
     with pytest.raises(FileNotFoundError, match="nowhere-v0"):
         Trajectories.from_minari("nowhere-v0")
+
+
+# -------------------------------------------------------------------------------------- files of others
+
+
+def as_hdf5(data, root) -> Path:
+    """A dataset of these data, as a file to edit."""
+    data.to_minari("linked-v0", data_format="hdf5")
+    return root / "linked-v0" / "data" / "main_data.hdf5"
+
+
+def external(file, h5py, other) -> None:
+    file["episode_0/rewards"] = h5py.ExternalLink(other, "/secret")
+
+
+def soft(file, h5py, other) -> None:
+    file["elsewhere"] = h5py.ExternalLink(other, "/")
+    file["episode_0/rewards"] = h5py.SoftLink("/elsewhere/secret")
+
+
+def nested(file, h5py, other) -> None:
+    file["episode_0/infos/more"] = h5py.ExternalLink(other, "/")
+
+
+def whole(file, h5py, other) -> None:
+    del file["episode_0"]
+    file["episode_0"] = h5py.ExternalLink(other, "/")
+
+
+def virtual(file, h5py, other) -> None:
+    layout = h5py.VirtualLayout((3,), "f8")
+    layout[:] = h5py.VirtualSource(other, "secret", (3,))
+    file.create_virtual_dataset("episode_0/rewards", layout)
+
+
+def stored_elsewhere(file, h5py, other) -> None:
+    file.create_dataset("episode_0/rewards", (3,), "f8", external=[(other, 0, 24)])
+
+
+@pytest.mark.parametrize("edit", [external, soft, nested, whole, virtual, stored_elsewhere])
+def test_from_minari_refuses_hdf5_that_refers_to_other_files(data, root, edit):
+    h5py = pytest.importorskip("h5py")
+    path, other = as_hdf5(data, root), str(root / "other.hdf5")
+    with h5py.File(other, "w") as file:
+        file["secret"] = np.arange(3.0)
+    with h5py.File(path, "a") as file:
+        if edit not in (nested, whole):
+            del file["episode_0/rewards"]
+        edit(file, h5py, other)
+    for read in (Trajectories.from_minari, GPTD().fit):
+        with pytest.raises(ValueError, match=r"is a link to .*, and links are not followed|takes its numbers from"):
+            read("linked-v0")
+
+
+def test_from_minari_reads_hdf5_whose_groups_form_a_circle(data, root):
+    h5py = pytest.importorskip("h5py")
+    with h5py.File(as_hdf5(data, root), "a") as file:
+        file["episode_0/back"] = file["episode_0"]
+    assert_same(Trajectories.from_minari("linked-v0"), data)
+
+
+@pytest.mark.parametrize("data_format", ["arrow", "hdf5", "parquet"])
+@pytest.mark.parametrize("spoilt", ["metadata.json", "data"])
+def test_from_minari_says_in_one_line_that_files_are_damaged(data, root, data_format, spoilt):
+    data.to_minari("cut-v0", data_format=data_format)
+    folder = root / "cut-v0" / "data"
+    names = {"arrow": "0/part-0.arrow", "parquet": "0/part-0.parquet", "hdf5": "main_data.hdf5"}
+    path = folder / (names[data_format] if spoilt == "data" else spoilt)
+    path.write_bytes(path.read_bytes()[:100])
+    for read in (Trajectories.from_minari, GPTD().fit):
+        with pytest.raises(ValueError, match=r"the dataset 'cut-v0' cannot be read, so it is damaged \(\w+: ") as info:
+            read("cut-v0")
+        assert "\n" not in str(info.value)
+
+
+def test_to_minari_refuses_a_second_writer(data):
+    with only_writer("busy/one-v0"), pytest.raises(BlockingIOError, match=r"is writing the dataset 'busy/one-v0'"):
+        data.to_minari("busy/one-v0")
+    assert_same(Trajectories.from_minari(data.to_minari("busy/one-v0")), data)

@@ -38,6 +38,11 @@ def test_action_set_from_data():
         (lambda: ActionSet.from_space(BOX), "is continuous: give candidates"),
         (lambda: ActionSet.from_space(BOX, [[0.0]]), r"two or more actions of shape \(1,\); got \(1, 1\)"),
         (lambda: ActionSet.from_space(BOX, [[0.0], [3.0]]), r"candidate \[3.\] is outside Box"),
+        (
+            lambda: ActionSet.from_space(spaces.Box(0, 99, (1,), np.uint8), [[1], [257]]),
+            r"candidate \[257\.\] is outside Box",
+        ),
+        (lambda: ActionSet.from_data(np.array([0, 10**6])), "there can be 4096 discrete actions at most; got 1000001"),
         (lambda: ActionSet.from_space(spaces.MultiBinary(2)), "MultiBinary.* not supported: expected Discrete or Box"),
         (lambda: ActionSet.from_data(np.zeros((3, 1))), "continuous: give candidates"),
         (lambda: ActionSet.from_space(spaces.Discrete(2)).indices(np.array([0, 5])), "unknown action 5: there are 2"),

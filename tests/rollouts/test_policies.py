@@ -120,3 +120,43 @@ def test_episode_policy_calls_only_running_episodes():
     act(STATES[:3].astype(np.float32))
     act(list(STATES[:3].astype(np.float32)), np.array([True, False, False]))
     assert len(calls) == 4
+
+
+class Reusing:
+    """A callable that returns the same array each time."""
+
+    def __init__(self) -> None:
+        self.action = np.zeros(1)
+
+    def __call__(self, observation):
+        self.action[0] = observation[0]
+        return self.action
+
+
+class ReusingList(Reusing):
+    """A callable that returns the same list each time."""
+
+    def __call__(self, observation):
+        return [super().__call__(observation)]
+
+
+@pytest.mark.parametrize("policy", [Reusing(), ReusingList()])
+def test_a_callable_may_return_the_same_array_each_time(policy):
+    states = np.arange(4.0)[:, np.newaxis]
+    box = spaces.Box(-np.inf, np.inf, (1,), np.float64)
+    act = EpisodePolicy(policy, box, box, 4)
+    assert_array_equal(np.ravel(act(states)), states[:, 0])
+    assert_array_equal(np.ravel(query_policy(policy, states)), states[:, 0])
+
+
+@pytest.mark.parametrize("action", [np.ma.masked_array([1.0], mask=[True]), np.array([1j])])
+def test_actions_that_numbers_would_change_are_refused(action):
+    def odd(observation):
+        return action
+
+    box = spaces.Box(-np.inf, np.inf, (1,), np.float64)
+    message = r"actions of the policy must be numbers; got (a masked array|complex128)"
+    with pytest.raises(CollectionError, match=f"TypeError: {message}"):
+        EpisodePolicy(odd, box, box, 2)(np.zeros((2, 1)))
+    with pytest.raises(TypeError, match=message):
+        query_policy(odd, np.zeros((2, 1)))

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
 import time
 from itertools import pairwise
+from pathlib import Path
 
 import gymnasium as gym
 import numpy as np
@@ -148,6 +150,94 @@ def test_collect_to_minari_repairs_damaged_files(root, spoilt):
     assert_same(again[: data.n_segments - 1], data[:-1])
 
 
+def snapshot(folder: Path) -> dict[Path, bytes]:
+    """All files in a folder."""
+    return {path: path.read_bytes() for path in sorted(folder.rglob("*")) if path.is_file()}
+
+
+@pytest.mark.parametrize("place", ["in the middle", "at the end"])
+@pytest.mark.parametrize("spoilt", ["account", "half account", "list", "other length", "table", "half table", "all"])
+def test_collect_to_minari_refuses_a_damaged_episode(root, spoilt, place):
+    data = Trajectories.from_minari(
+        collect_to_minari(Counting(), dataset_id="mid-v0", n_transitions=40, gamma=GAMMA, seed=0)
+    )
+    number = 2 if place == "in the middle" else data.n_segments - 1
+    folder = root / "mid-v0" / "data"
+    episode = folder / str(number)
+    account, table = episode / "metadata.json", episode / "part-0.arrow"
+    if spoilt == "all":
+        shutil.rmtree(episode)
+    elif "account" in spoilt:
+        account.write_text(account.read_text()[: 9 if "half" in spoilt else 0])
+    elif "table" in spoilt:
+        table.write_bytes(table.read_bytes()[: 300 if "half" in spoilt else 0])
+    else:
+        account.write_text("[]" if spoilt == "list" else json.dumps({"id": 2, "total_steps": 77}))
+    before = snapshot(root)
+    message = rf"^episode {number} of the dataset at .*mid-v0 is damaged or missing: nothing was changed\. Restore it"
+    with pytest.raises(ValueError, match=message):
+        collect_to_minari(Counting(), dataset_id="mid-v0", n_transitions=90, gamma=GAMMA, seed=0)
+    assert snapshot(root) == before
+
+    for lost in range(number, data.n_segments):  # what the message advises
+        shutil.rmtree(folder / str(lost), ignore_errors=True)
+    (folder / "metadata.json").unlink()
+    again = Trajectories.from_minari(
+        collect_to_minari(Counting(), dataset_id="mid-v0", n_transitions=90, gamma=GAMMA, seed=0)
+    )
+    assert again.n_transitions == 90
+    assert_same(again[:number], data[:number])
+
+
+@pytest.mark.parametrize("text", ["", "{}", "[]"])
+def test_collect_to_minari_refuses_a_damaged_note(root, text):
+    collect_to_minari(Counting(), dataset_id="note-v0", n_transitions=20, gamma=GAMMA)
+    (root / "note-v0" / "gptd_rl.json").write_text(text)
+    with pytest.raises(ValueError, match=r"gptd_rl.json is damaged \(.*\): choose another id, or restore the file"):
+        collect_to_minari(Counting(), dataset_id="note-v0", n_transitions=90, gamma=GAMMA)
+
+
+def test_collect_to_minari_replaces_the_summary_in_one_step(root, monkeypatch):
+    """Whoever reads while it is being written sees the old one or the new one."""
+    collect_to_minari(Counting(), dataset_id="one-v0", n_transitions=20, gamma=GAMMA)
+    summary, states = root / "one-v0" / "data" / "metadata.json", []
+    original = json.dumps
+
+    def watched(*arguments, **options):
+        states.append(json.loads(summary.read_text())["total_steps"])
+        return original(*arguments, **options)
+
+    def refused(*_):
+        raise AssertionError("a file that is overwritten in place is damaged by a kill")
+
+    monkeypatch.setattr(json, "dumps", watched)
+    monkeypatch.setattr("minari.dataset.minari_storage.MinariStorage.update_metadata", refused)
+    collect_to_minari(Counting(), dataset_id="one-v0", n_transitions=60, gamma=GAMMA)
+    assert states == sorted(states) and states[0] == 20 and states[-1] == 60
+
+
+def test_collect_to_minari_refuses_a_second_writer(root):
+    class Reentrant(Counting):
+        def step(self, action):
+            with pytest.raises(BlockingIOError, match=r"another process or thread is writing the dataset 'two/w-v0'"):
+                collect_to_minari(Counting(), dataset_id="two/w-v0", n_transitions=50, gamma=GAMMA)
+            return super().step(action)
+
+    def to_minari():
+        collect(Counting(), n_transitions=30, gamma=GAMMA, seed=0).to_minari("two/w-v0")
+
+    class Other(Counting):
+        def step(self, action):
+            with pytest.raises(BlockingIOError, match="wait until it has ended, or choose another id"):
+                to_minari()
+            return super().step(action)
+
+    collect_to_minari(Reentrant(), dataset_id="two/w-v0", n_transitions=10, gamma=GAMMA, seed=0)
+    collect_to_minari(Other(), dataset_id="two/w-v0", n_transitions=20, gamma=GAMMA, seed=0)
+    assert Trajectories.from_minari("two/w-v0").n_transitions == 20
+    assert not list(root.rglob(".*")), "no lock is left over"
+
+
 SCRIPT = """
 import sys, time
 import gymnasium as gym
@@ -205,6 +295,28 @@ def test_collect_to_minari_loses_one_episode_per_kill(root):
     assert data.terminated[:-1].all()
     for segment in data:
         assert_array_equal(segment.states[:, 1], np.arange(len(segment)))
+
+
+def test_collect_to_minari_leaves_a_readable_dataset_after_a_kill(root):
+    script, log = root / "script.py", root / "log"
+    script.write_text(SCRIPT)
+    folder = root / "killed" / "often-v0" / "data"
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    rng, n_kept = np.random.default_rng(0), 0
+    for _ in range(4):
+        process = subprocess.Popen([sys.executable, script, log, "1000000"], env=environment)
+        deadline = time.monotonic() + 60
+        while not (folder / str(n_kept + 30)).exists():
+            assert process.poll() is None and time.monotonic() < deadline
+            time.sleep(0.001)
+        with pytest.raises(BlockingIOError, match="another process or thread is writing the dataset"):
+            collect_to_minari(Counting(), dataset_id="killed/often-v0", n_transitions=50, gamma=GAMMA)
+        time.sleep(rng.uniform(0.0, 0.05))
+        process.send_signal(signal.SIGKILL)
+        process.wait()
+        data = Trajectories.from_minari("killed/often-v0")  # at once, without a call that repairs it
+        assert data.n_segments > n_kept
+        n_kept = data.n_segments
 
 
 def _complete(folder) -> list:

@@ -121,6 +121,9 @@ class DynamicsModel(Parameters, DynamicsFiles):
         """
         for name in ("subset_size", "max_rows"):
             as_count(getattr(self, name), name)
+        return self._become(copy(self)._fit(data))
+
+    def _fit(self, data: Trajectories) -> Self:
         transitions, n_actions = read_transitions(data, self.n_actions, self.bounds)
         rng = np.random.default_rng(self.random_state)
         n, states = len(transitions), np.concatenate([transitions.states, transitions.next_states])
