@@ -51,3 +51,9 @@ class EvaluationWarning(UserWarning):
 
 class ActionCoverageWarning(UserWarning):
     """The data hold little about what the evaluated policy does."""
+
+
+def brief(error: BaseException) -> str:
+    """The message of an error in one line, shortened."""
+    text = " ".join(str(error).split()) or type(error).__name__
+    return text if len(text) <= 160 else f"{text[:160]}…"
