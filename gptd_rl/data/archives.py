@@ -49,16 +49,20 @@ def read_member(archive: zipfile.ZipFile, name: str) -> bytearray:
     return content
 
 
-def parse_json(text: str | bytes | bytearray) -> Any:
+def parse_json(text: bytes | bytearray) -> Any:
     """The content of a JSON text that is neither too long nor nested too deeply."""
-    written = text.encode() if isinstance(text, str) else text
-    n_items = written.count(b"[") + written.count(b"{") + written.count(b",")
-    if n_items > MAX_JSON_ITEMS:
-        raise ValueError(f"its JSON has {n_items} items, and {MAX_JSON_ITEMS} are allowed")
+    check_json(text)
     try:
-        return json.loads(written)
+        return json.loads(text)
     except RecursionError:
         raise ValueError("its JSON is nested too deeply") from None
+
+
+def check_json(text: bytes | bytearray) -> None:
+    """Raise an error if a JSON text has more items than `MAX_JSON_ITEMS`."""
+    n_items = text.count(b"[") + text.count(b"{") + text.count(b",")
+    if n_items > MAX_JSON_ITEMS:
+        raise ValueError(f"its JSON has {n_items} items, and {MAX_JSON_ITEMS} are allowed")
 
 
 def _check_members(members: list[zipfile.ZipInfo], n_bytes: int, max_bytes: int) -> None:

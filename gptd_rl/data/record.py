@@ -11,7 +11,7 @@ from typing import Any, Protocol, Self
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from gptd_rl.checks import as_discounts, as_states, as_vector
+from gptd_rl.checks import as_discounts, as_states, as_vector, check_finite
 from gptd_rl.types import Array, BoolArray, IntArray
 
 
@@ -119,6 +119,8 @@ def check_record(
     chosen = None if policy_actions is None else np.array(policy_actions, dtype=np.float64)
     if chosen is not None and (chosen.ndim != 3 or len(chosen) != n):
         raise ValueError(f"policy_actions must have shape ({n}, n_choices, 1 + n_columns); got {chosen.shape}.")
+    if chosen is not None:
+        check_finite(chosen, "policy_actions")
     return dict(states=x, rewards=r, discounts=gamma, lengths=sizes, terminated=flags, actions=a, policy_actions=chosen)
 
 

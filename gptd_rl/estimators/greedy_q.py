@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, Self
 
 import numpy as np
@@ -110,12 +111,14 @@ class GreedyQ(QEstimator):
         return dict(header, greedy=description), arrays | {PREFIX + name: array for name, array in kept.items()}
 
     @classmethod
-    def from_arrays(cls, header: dict[str, Any], arrays: dict[str, Any]) -> Self:
+    def from_arrays(cls, header: dict[str, Any], arrays: Mapping[str, Any]) -> Self:
         """The fitted model again."""
         if "greedy" not in header:
             return super().from_arrays(header, arrays)
-        kept = {name.removeprefix(PREFIX): array for name, array in arrays.items() if name.startswith(PREFIX)}
+        kept = {name.removeprefix(PREFIX): arrays[name] for name in arrays if name.startswith(PREFIX)}
         pairs, actions = data_from(arrays), build_actions(header["actions"])
+        for name in ("theta", "inputs"):  # follow from the fit
+            arrays.get(name)
         if not isinstance(actions, DiscreteActions):
             raise ValueError("a fit of the greedy policy without discrete actions")
         if header["greedy"].get("is_completed"):
