@@ -131,6 +131,14 @@ def as_numbers(values: ArrayLike, shape: tuple[int | None, ...], name: str) -> A
     return np.asarray(array, dtype=np.float64)
 
 
+def as_points(values: ArrayLike, n_dims: int | None, name: str = "inducing_points") -> Array:
+    """Check one or more states, of shape (n, n_dims)."""
+    points = as_numbers(values, (None, n_dims), name)
+    if not len(points):
+        raise ValueError(f"{name} must be one or more; got none.")
+    return points
+
+
 def as_flags(values: ArrayLike, shape: tuple[int | None, ...], name: str) -> BoolArray:
     """Check truth values of a shape, in which None stands for any size."""
     array = np.asarray(values)

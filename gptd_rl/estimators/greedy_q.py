@@ -125,6 +125,8 @@ class GreedyQ(QEstimator):
             fit: greedy.GreedyFit = CompletedFit.from_completed(header["greedy"], kept)
         else:
             fit = greedy.GreedyFit.from_arrays(header["greedy"], kept, pairs)
+        if fit.posterior.regression.prior.n_actions != actions.n:
+            raise ValueError(f"there are {actions.n} actions, and a fit of {fit.posterior.regression.prior.n_actions}")
         return cls._unfitted(header)._adopt_greedy(fit, pairs, actions)
 
 

@@ -24,7 +24,7 @@ from functools import cached_property
 import numpy as np
 
 from gptd_rl import linalg
-from gptd_rl.checks import as_numbers, check_number
+from gptd_rl.checks import as_numbers, as_points, check_number
 from gptd_rl.data.trajectories import Trajectories
 from gptd_rl.inference.model import Model
 from gptd_rl.inference.posterior import Evidence, in_chunks, sample_gaussian
@@ -85,7 +85,7 @@ class QFunction:
         cls, kernel: Kernel, inducing_points: Array, weights: Array, prior_mean: float, n_actions: int | None = None
     ) -> QFunction:
         """A Q-function of a file."""
-        points = as_numbers(inducing_points, (None, kernel.n_dims), "inducing_points")
+        points = as_points(inducing_points, kernel.n_dims)
         check_number("prior_mean", prior_mean)
         return cls(kernel, points, as_numbers(weights, (len(points), n_actions), "weights"), float(prior_mean))
 

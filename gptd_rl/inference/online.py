@@ -225,6 +225,7 @@ class OnlinePosterior(GrowingPosterior):
         self.weights.gram = as_numbers(arrays["gram"], (m, m), "gram")
         self.weights.moment = as_numbers(arrays["moment"], (m,), "moment")
         self.moments = as_numbers(arrays["moments"], (m, m), "moments")
+        self.weights.root()  # raises an error unless A is positive definite
         if self.history is not None:
             self.history.table = arrays["history"]
         if running_state is not None:

@@ -43,6 +43,7 @@ _NO_TRAINING: dict[str, Any] = dict(
 # SB3 sets every field as an attribute. Only settings are taken, no methods, and no id of an environment: SB3 would make
 # it, and import a module that the id names.
 _FIELDS = {"policy_class", "policy_kwargs", "observation_space", "action_space", "n_envs", "num_timesteps"}
+_VARIABLES = {"log_ent_coef", "ent_coef_tensor"}
 _NO_FIELDS = {"env", "policy", "device", "tensorboard_log", "_init_setup_model"}
 
 
@@ -75,6 +76,7 @@ def load_agent(path: str | os.PathLike[str], *, algo: str | None = None) -> Any:
     objects |= copy.deepcopy(_NO_TRAINING)
     try:
         weights = {member: read_weights(written) for member, written in content.weights.items()}
+        _check_variables(weights)
         archive = new_archive({key: None if key in objects else item for key, item in fields.items()}, weights)
         with warnings.catch_warnings(), limited_allocation(count_bytes(weights)):
             # SB3 warns about the optimisers of old files, which only training needs.
@@ -113,6 +115,13 @@ def load_statistics(path: str | os.PathLike[str]) -> Any:
 def _settings(agent_class: Any) -> set[str]:
     """Names of the fields that a model of this class is given."""
     return (_FIELDS | set(inspect.signature(agent_class).parameters)) - _NO_FIELDS
+
+
+def _check_variables(weights: dict[str, Any]) -> None:
+    """Refuse other single variables than SB3's own: it sets what their names say, be it in a class."""
+    for member in ("pytorch_variables.pth", "tensors.pth"):
+        if unknown := set(weights.get(member) or ()) - _VARIABLES:
+            raise ValueError(f"it has a variable {min(map(str, unknown))!r}")
 
 
 def _algorithm(data: dict[str, Any], name: str, algo: str | None) -> str:

@@ -31,7 +31,8 @@ MAX_BYTES_OF_DATA = 2**26  # of the JSON file, or of a VecNormalize file; agents
 
 VERSION = "_stable_baselines3_version"
 _MEMBERS = {"data", "policy.pth", VERSION}
-_MEMBER = re.compile(r"data|_stable_baselines3_version|system_info\.txt|\w+(\.\w+)*\.pth", re.ASCII)
+# SB3 looks up the name of a member with weights as an attribute of the model: none with an underscore in front.
+_MEMBER = re.compile(r"data|_stable_baselines3_version|system_info\.txt|[a-z]\w*(\.[a-z]\w*)*\.pth", re.ASCII)
 
 _NEEDED = ("policy_class", "policy_kwargs", "observation_space", "action_space", "gamma")
 IN_PYTHON = "load it in Python with its own library and give the model to gptd_rl.evaluate_agent"

@@ -21,6 +21,7 @@ from tests.sb3.crafted import Changed, Global, Made, dumps
 from tests.sb3.test_loading import changed, contents, make, refusal, write
 
 sb3 = pytest.importorskip("stable_baselines3")
+torch = pytest.importorskip("torch")
 
 RMS = Global("stable_baselines3.common.running_mean_std", "RunningMeanStd")
 DTYPE, SCALAR = Global("numpy", "dtype"), Global("numpy._core.multiarray", "scalar")
@@ -179,6 +180,23 @@ def test_load_agent_sets_no_methods(tmp_path, agent):
     path = changed(agent, tmp_path / "agent.zip", predict=3, _setup_model=3, policy=3, something=[1])
     model = load_agent(path)
     assert callable(model.predict) and not hasattr(model, "something")
+
+
+@pytest.mark.parametrize("name", ["__class__", "policy.__class__", "policy.forward", "predict"])
+def test_load_agent_sets_no_other_variables(name, tmp_path, agent):
+    """SB3 sets `data` of what the name of a variable leads to, be it a class."""
+    file = io.BytesIO()
+    torch.save({name: torch.zeros(1)}, file)
+    path = write(tmp_path / "agent.zip", contents(agent) | {"pytorch_variables.pth": file.getvalue()})
+    assert f"it has a variable '{name}'" in refusal(load_agent, path)
+    assert not hasattr(sb3.PPO, "data") and not hasattr(sb3.PPO.predict, "data")
+
+
+@pytest.mark.parametrize("name", ["__class__", "policy.__class__", "_logger", "policy._modules"])
+def test_load_agent_refuses_weights_of_hidden_attributes(name, tmp_path, agent):
+    members = contents(agent)
+    path = write(tmp_path / "agent.zip", members | {f"{name}.pth": members["policy.pth"]})
+    assert "no plain archive" in refusal(load_agent, path)
 
 
 # -------------------------------------------------------------------------------------- limits

@@ -19,6 +19,7 @@ from gptd_rl.checks import (
     as_flags,
     as_indices,
     as_numbers,
+    as_points,
     as_states,
     check_number,
 )
@@ -130,7 +131,7 @@ def _output(
     if arrays["inducing_points"] is not None:
         if selection is None:
             raise ValueError("it has inducing points without a kernel")
-        points = as_numbers(arrays["inducing_points"], (None, space.n_dims), "inducing_points")
+        points = as_points(arrays["inducing_points"], space.n_dims)
         x, a = t.states[rows], t.actions[rows]
         remainder = y[rows] - linear(space.coordinates(x))[np.arange(len(a)), a]
         posterior = condition(RegressionTargets(x, a, remainder, n_actions), selection, points)
