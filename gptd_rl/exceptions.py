@@ -56,4 +56,6 @@ class ActionCoverageWarning(UserWarning):
 def brief(error: BaseException) -> str:
     """The message of an error in one line, shortened."""
     text = " ".join(str(error).split()) or type(error).__name__
+    if isinstance(error, KeyError):
+        text = f"it has no {text}"
     return text if len(text) <= 160 else f"{text[:160]}…"
