@@ -180,7 +180,7 @@ def _as_array(content: bytearray) -> NDArray[Any]:
         raise ValueError("it has an array in another format than 1.0")
     shape, is_fortran, dtype = np.lib.format.read_array_header_1_0(stream)
     if dtype.kind in "OV":
-        raise ValueError(f"it has an array of {dtype}: expected plain numbers or text")
+        raise ValueError(f"it has an array of {dtype}, and nothing is unpickled: expected plain numbers or text")
     n_bytes = len(content) - stream.tell()
     if math.prod(shape) * dtype.itemsize != n_bytes:
         raise ValueError(f"it has an array of shape {shape} in {n_bytes} bytes")
