@@ -126,8 +126,7 @@ def check_record(
 
 def _check_segments(lengths: ArrayLike, terminated: ArrayLike, n: int) -> tuple[IntArray, BoolArray]:
     """Check that segments fill n states; only terminal states may form a segment by themselves."""
-    sizes = np.array(lengths, dtype=np.int64).reshape(-1)
-    flags = np.array(terminated, dtype=bool).reshape(-1)
+    sizes, flags = _as_whole(lengths, n, "lengths"), _as_whole(terminated, 1, "terminated").astype(bool)
     if len(sizes) != len(flags):
         raise ValueError(
             f"lengths and terminated must have one entry per segment; got {len(sizes)} lengths and {len(flags)} flags."
@@ -140,6 +139,18 @@ def _check_segments(lengths: ArrayLike, terminated: ArrayLike, n: int) -> tuple[
     if sizes.sum() != n:
         raise ValueError(f"lengths add up to {sizes.sum()} states, but {n} were given.")
     return sizes, flags
+
+
+def _as_whole(values: ArrayLike, largest: int, name: str) -> IntArray:
+    """Check and copy whole numbers up to `largest`, of shape (k,): larger ones would overflow their sum."""
+    numbers = np.array(values).reshape(-1)
+    if numbers.dtype.kind not in "iufb":
+        raise TypeError(f"{name} must be whole numbers or flags; got {numbers.dtype}.")
+    with np.errstate(invalid="ignore"):
+        whole = numbers.astype(np.int64)
+    if (bad := np.flatnonzero((whole != numbers) | (whole > largest))).size:
+        raise ValueError(f"{name} must be whole numbers up to {largest}; {name}[{bad[0]}] is {numbers[bad[0]]}.")
+    return whole
 
 
 def _check_ends(rewards: Array, discounts: Array, lengths: IntArray, terminated: BoolArray) -> None:

@@ -43,6 +43,8 @@ def read_weights(content: bytes | bytearray) -> Any:
     ValueError, KeyError, TypeError, zipfile.BadZipFile
         If it is cut off, or holds anything else.
     """
+    if not zipfile.is_zipfile(io.BytesIO(content)):
+        raise ValueError("its weights are no zip, which PyTorch writes since release 1.6: save them again with that")
     with open_archive(io.BytesIO(content), max_bytes=0) as archive:
         (pickled,) = [name for name in archive.namelist() if name.count("/") == 1 and name.endswith("/data.pkl")]
         folder = pickled.removesuffix("data.pkl")
