@@ -21,7 +21,7 @@ from gptd_rl.sb3.safe_archive import (
     read_agent_file,
     read_statistics,
 )
-from gptd_rl.sb3.weights import count_bytes, limited_allocation, read_weights
+from gptd_rl.sb3.weights import limited_allocation, read_weights
 
 ALGORITHMS = ("A2C", "DDPG", "DQN", "PPO", "SAC", "TD3")
 
@@ -78,7 +78,8 @@ def load_agent(path: str | os.PathLike[str], *, algo: str | None = None) -> Any:
         weights = {member: read_weights(written) for member, written in content.weights.items()}
         _check_variables(weights)
         archive = new_archive({key: None if key in objects else item for key, item in fields.items()}, weights)
-        with warnings.catch_warnings(), limited_allocation(count_bytes(weights)):
+        n_bytes = sum(map(len, content.weights.values()))  # not of tensors, which may be one and the same
+        with warnings.catch_warnings(), limited_allocation(n_bytes):
             # SB3 warns about the optimisers of old files, which only training needs.
             warnings.filterwarnings("ignore", module="stable_baselines3")
             return agent_class.load(archive, device="cpu", custom_objects=objects)

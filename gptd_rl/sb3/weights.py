@@ -53,15 +53,6 @@ def read_weights(content: bytes | bytearray) -> Any:
         return _Tensors(archive, folder).build(decode(bytes(read_member(archive, pickled))))
 
 
-def count_bytes(weights: Any) -> int:
-    """Bytes of all tensors in nested dicts, lists and tuples."""
-    if isinstance(weights, Mapping):
-        return sum(count_bytes(part) for part in weights.values())
-    if isinstance(weights, list | tuple):
-        return sum(count_bytes(part) for part in weights)
-    return weights.numel() * weights.element_size() if hasattr(weights, "element_size") else 0
-
-
 def limited_allocation(n_bytes: int) -> AbstractContextManager[Any]:
     """Context in which new tensors may take so much memory as a network with `n_bytes` of weights needs."""
     from torch.utils._python_dispatch import TorchDispatchMode

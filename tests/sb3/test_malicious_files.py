@@ -359,6 +359,15 @@ def test_load_agent_refuses_networks_that_its_weights_do_not_fill(policy_kwargs,
     assert "cannot load agent.zip as PPO" in refusal(load_agent, path)
 
 
+def test_load_agent_counts_a_tensor_once(tmp_path, agent):
+    """A tensor under many names does not make room for a large network."""
+    file, one = io.BytesIO(), torch.zeros(1000)
+    torch.save({f"w{i}": one for i in range(2000)}, file)  # as if 8 MB
+    members = contents(changed(agent, tmp_path / "agent.zip", policy_kwargs={"net_arch": [2500, 2500]}))
+    path = write(tmp_path / "agent.zip", members | {"strange.pth": file.getvalue()})
+    assert "larger network than its weights fill" in refusal(load_agent, path)
+
+
 @pytest.mark.parametrize(
     ("module", "name", "state"),
     [
