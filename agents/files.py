@@ -6,8 +6,8 @@ had never been saved.
 
 from __future__ import annotations
 
-import json
 import os
+from collections.abc import Mapping
 from dataclasses import asdict, fields
 from pathlib import Path
 from typing import Any, TypeVar
@@ -16,14 +16,17 @@ import numpy as np
 
 from gptd_rl.agents.base import BaseAgent
 from gptd_rl.agents.history import Iteration
-from gptd_rl.agents.planning import planning_from_dict
+from gptd_rl.agents.planning import Planning, planning_from_dict
 from gptd_rl.agents.pool_files import QTable, pool_to_dict, restore_pool
 from gptd_rl.agents.replay import Experience, ReplayBuffer
 from gptd_rl.agents.trial_pool import TrialPool
+from gptd_rl.checks import as_count, as_flags, as_indices, as_numbers, as_states, check_finite
 from gptd_rl.data import files
 from gptd_rl.estimators.dynamics.model import DynamicsModel
 from gptd_rl.estimators.dynamics.outcomes import ModelErrors
 from gptd_rl.estimators.gptdq import GPTDQ
+from gptd_rl.estimators.storage import check_storable
+from gptd_rl.exceptions import brief
 from gptd_rl.kernels import registry
 from gptd_rl.rollouts.actions import ActionSet
 from gptd_rl.selection.regression import KernelSelection
@@ -46,8 +49,9 @@ COUNTERS = ("num_timesteps", "_n_selected", "_n_fitted", "_n_streams")
 Agent = TypeVar("Agent", bound=BaseAgent)
 
 
-def save(agent: BaseAgent, path: str | os.PathLike[str]) -> Path:
-    """Write `agent` to `path`, atomically."""
+def save(agent_class: type[BaseAgent], agent: BaseAgent, path: str | os.PathLike[str]) -> Path:
+    """Write `agent` to `path`, atomically; it must be of the class that `load` makes."""
+    _check_classes(agent_class, agent)
     if agent.planning.lookahead:
         raise ValueError("a policy with lookahead cannot be saved: Planning(lookahead=False) can.")
     if agent._buffer is None:
@@ -82,8 +86,7 @@ def save(agent: BaseAgent, path: str | os.PathLike[str]) -> Path:
         header["dynamics"], dynamics = agent.dynamics_.to_arrays()
         arrays |= _with_prefix("dynamics_", dynamics)
     header["q_functions"] = table.descriptions
-    text = json.dumps(header, default=lambda array: array.tolist())  # NumPy's numbers are numbers
-    arrays |= table.arrays | dict(header=np.array(text), actions=actions.actions)
+    arrays |= table.arrays | dict(header=files.encode_header(header), actions=actions.actions)
     if planner.simulated is not None:
         arrays["simulated"] = planner.simulated
     if agent.candidates is not None:
@@ -92,49 +95,79 @@ def save(agent: BaseAgent, path: str | os.PathLike[str]) -> Path:
     return files.write(path, arrays)
 
 
+def _check_classes(agent_class: type[BaseAgent], agent: BaseAgent) -> None:
+    """Refuse subclasses: they would come back as their bases."""
+    for thing, known in ((agent, agent_class), (agent.planning, Planning)):
+        if type(thing) is not known:
+            raise TypeError(f"class {type(thing).__name__} cannot be saved: save a {known.__name__}.")
+    check_storable(agent.estimator)
+    if agent.dynamics_ is not None:
+        check_storable(agent.dynamics_)
+
+
 def load(agent_class: type[Agent], path: str | os.PathLike[str], env: EnvLike | None) -> Agent:
     """Read a file of `save`."""
     try:
-        agent = _build(agent_class, files.read(path))
+        arrays = files.read(path)
+        agent = _build(agent_class, arrays)
+        arrays.check_all_read()
     except FileNotFoundError:
         raise FileNotFoundError(f"there is no file {path}.") from None
     except files.UNREADABLE as error:
-        text = " ".join(str(error).split())
-        raise ValueError(f"{path} does not hold an agent as PolicyIteration.save writes it: {text}") from None
+        raise ValueError(f"{path} does not hold an agent as PolicyIteration.save writes it: {brief(error)}") from None
     agent.set_env(env)
     return agent
 
 
-def _build(agent_class: type[Agent], arrays: dict[str, Any]) -> Agent:
-    header = json.loads(str(arrays["header"]))
+def _build(agent_class: type[Agent], arrays: files.Members) -> Agent:
+    header = files.decode_header(arrays)
     if header["format"] != FORMAT or header["version"] != VERSION:
         raise ValueError(f"it is a {header['format']} of version {header['version']}")
     options: dict[str, Any] = dict(planning=planning_from_dict(header["planning"]), candidates=arrays.get("candidates"))
     agent = agent_class(**options, **header["parameters"])
-    agent._actions = ActionSet(arrays["actions"], header["is_continuous"])
+    check_finite(arrays["actions"], "actions")
+    agent._actions = ActionSet(arrays["actions"], bool(header["is_continuous"]))
+    n_actions = len(agent._actions.actions)
     for name in COUNTERS:
-        setattr(agent, name, int(header["counters"][name]))
+        setattr(agent, name, as_count(header["counters"][name], name, 0))
     agent.history = [Iteration(**i | dict(relevances=tuple(i["relevances"]))) for i in header["history"]]
     agent.episodes = [(int(made), float(total)) for made, total in header["episodes"]]
-    agent._buffer = ReplayBuffer(Experience(*(arrays[f"buffer_{f.name}"] for f in fields(Experience))))
+    agent._buffer = ReplayBuffer(_experience(arrays.part("buffer_"), n_actions))
     agent._rng.bit_generator.state = header["random_state"]
     if header["selection"] is not None:
         agent._selection = KernelSelection.from_dict(header["selection"])
     if header["estimator"] is not None:
-        agent.estimator = GPTDQ.from_arrays(header["estimator"], _without_prefix("estimator_", arrays))
+        agent.estimator = GPTDQ.from_arrays(header["estimator"], arrays.part("estimator_"))
     if "dynamics" in header:
-        agent.dynamics_ = DynamicsModel.from_arrays(header["dynamics"], _without_prefix("dynamics_", arrays))
+        agent.dynamics_ = DynamicsModel.from_arrays(header["dynamics"], arrays.part("dynamics_"))
     agent.model_errors_ = [_errors(kept) for kept in header["model_errors"]]
-    table = QTable.restored(header["q_functions"], arrays)
+    table = QTable.restored(header["q_functions"], arrays, n_actions)
     restore_pool(agent.pool, header["pool"], table)
     if header["pool"].get("simulates") and isinstance(agent.pool, TrialPool):
         agent.pool.simulate = agent._simulated_return
     kept, planner = header["planner"], agent._planner
-    planner.time_limit, planner.n_selected = int(kept["time_limit"]), int(kept["n_selected"])
+    planner.time_limit = as_count(kept["time_limit"], "time_limit", 0)
+    planner.n_selected = as_count(kept["n_selected"], "n_selected", 0)
     planner.kernel = None if kept["kernel"] is None else registry.build(kept["kernel"])
     planner.newest, planner.simulated = table.get(kept["newest"]), arrays.get("simulated")
+    if planner.simulated is not None:
+        check_finite(planner.simulated, "simulated")
     planner.has_gain = bool(kept["has_gain"])
     return agent
+
+
+def _experience(kept: Mapping[str, Any], n_actions: int) -> Experience:
+    """The transitions of a file."""
+    n, n_dims = as_states(kept["states"]).shape
+    return Experience(
+        states=as_numbers(kept["states"], (n, n_dims), "states"),
+        actions=as_indices(kept["actions"], n_actions, "actions"),
+        rewards=as_numbers(kept["rewards"], (n,), "rewards"),
+        next_states=as_numbers(kept["next_states"], (n, n_dims), "next_states"),
+        terminated=as_flags(kept["terminated"], (n,), "terminated"),
+        done=as_flags(kept["done"], (n,), "done"),
+        streams=as_indices(kept["streams"], np.iinfo(np.int64).max, "streams"),
+    )
 
 
 def _errors(kept: dict[str, Any]) -> ModelErrors:
@@ -143,7 +176,3 @@ def _errors(kept: dict[str, Any]) -> ModelErrors:
 
 def _with_prefix(prefix: str, arrays: dict[str, Any]) -> dict[str, Any]:
     return {prefix + name: array for name, array in arrays.items()}
-
-
-def _without_prefix(prefix: str, arrays: dict[str, Any]) -> dict[str, Any]:
-    return {name.removeprefix(prefix): array for name, array in arrays.items() if name.startswith(prefix)}

@@ -371,7 +371,7 @@ class PolicyIteration(BaseAgent):
 
     def save(self, path: str | os.PathLike[str]) -> Path:
         """Write the agent with its data to one file of arrays and JSON, without code."""
-        return files.save(self, path)
+        return files.save(PolicyIteration, self, path)
 
     @classmethod
     def load(cls, path: str | os.PathLike[str], env: EnvLike | None = None) -> Self:

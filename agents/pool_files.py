@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
@@ -9,6 +10,7 @@ import numpy as np
 
 from gptd_rl.agents.policy_pool import Episode, NewestQ, PolicyPool, PolicyRecord, StateValues
 from gptd_rl.agents.trial_pool import TrialPool
+from gptd_rl.checks import as_numbers
 from gptd_rl.inference.by_action import QFunction
 from gptd_rl.kernels import registry
 
@@ -46,15 +48,14 @@ class QTable:
         return points | {f"q{i}_weights": q.weights for i, q in enumerate(self.functions)}
 
     @classmethod
-    def restored(cls, descriptions: list[dict[str, Any]], arrays: dict[str, Any]) -> QTable:
+    def restored(cls, descriptions: list[dict[str, Any]], arrays: Mapping[str, Any], n_actions: int) -> QTable:
         """The table again."""
-        return cls(
-            [
-                QFunction(registry.build(d["kernel"]), arrays[f"q{i}_inducing_points"], arrays[f"q{i}_weights"], mean)
-                for i, d in enumerate(descriptions)
-                for mean in (float(d["prior_mean"]),)
-            ]
-        )
+        functions = []
+        for i, kept in enumerate(descriptions):
+            points, weights = arrays[f"q{i}_inducing_points"], arrays[f"q{i}_weights"]
+            kernel = registry.build(kept["kernel"])
+            functions.append(QFunction.checked(kernel, points, weights, kept["prior_mean"], n_actions))
+        return cls(functions)
 
 
 def pool_to_dict(pool: PolicyPool, table: QTable) -> dict[str, Any]:
@@ -115,6 +116,6 @@ def _describe(record: PolicyRecord, table: QTable) -> dict[str, Any]:
 
 
 def _restored(kept: dict[str, Any], table: QTable) -> PolicyRecord:
-    episodes = [Episode(**dict(e, start=np.array(e["start"], dtype=np.float64))) for e in kept["episodes"]]
+    episodes = [Episode(**dict(e, start=as_numbers(e["start"], (None,), "start"))) for e in kept["episodes"]]
     numbers = {name: kept[name] for name in ("n_before", "trial_return", "score", "n_transitions", "explores")}
     return PolicyRecord(table.get(kept["q"]), episodes, **numbers)

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from gptd_rl.types import Array
+from gptd_rl.types import Array, BoolArray, IntArray
 
 # Largest state or reward: fourth powers, such as the squared variance of a sum of many, must not overflow.
 LARGEST = 1e70
@@ -65,6 +65,14 @@ def as_discount(gamma: Any, *, below_one: bool = False) -> float:
 def one_line(value: object) -> str:
     """A value on one line, for a message."""
     return " ".join(str(value).splitlines())
+
+
+def as_correlation(value: Any) -> float:
+    """Check a prior correlation ρ of actions, from 0 to below 1."""
+    check_number("the correlation of actions", value, minimum=0.0)
+    if value >= 1.0:
+        raise ValueError(f"the correlation of actions must lie in [0, 1); got {value}.")
+    return float(value)
 
 
 def check_number(
@@ -157,6 +165,51 @@ def as_vector(values: ArrayLike, n: int, name: str) -> Array:
         raise ValueError(f"{name} must have shape ({n},); got {vector.shape}.")
     check_finite(vector, name)
     return vector
+
+
+def as_numbers(values: ArrayLike, shape: tuple[int | None, ...], name: str) -> Array:
+    """Check finite numbers of a shape, in which None stands for any size; floats are not copied."""
+    array = np.asarray(values)
+    _check_shape(array, shape, name)
+    if array.dtype.kind not in "iuf":
+        raise TypeError(f"{name} must be numbers; got {array.dtype}.")
+    check_finite(array, name)
+    return np.asarray(array, dtype=np.float64)
+
+
+def as_points(values: ArrayLike, n_dims: int | None, name: str = "inducing_points") -> Array:
+    """Check one or more states, of shape (n, n_dims)."""
+    points = as_numbers(values, (None, n_dims), name)
+    if not len(points):
+        raise ValueError(f"{name} must be one or more; got none.")
+    return points
+
+
+def as_flags(values: ArrayLike, shape: tuple[int | None, ...], name: str) -> BoolArray:
+    """Check truth values of a shape, in which None stands for any size."""
+    array = np.asarray(values)
+    _check_shape(array, shape, name)
+    if array.dtype.kind != "b":
+        raise TypeError(f"{name} must be True or False; got {array.dtype}.")
+    return array
+
+
+def as_indices(values: ArrayLike, n: int, name: str) -> IntArray:
+    """Check whole numbers from 0 to n − 1, of shape (k,)."""
+    array = np.asarray(values)
+    _check_shape(array, (None,), name)
+    if array.dtype.kind not in "iu":
+        raise TypeError(f"{name} must be whole numbers; got {array.dtype}.")
+    if (outside := np.flatnonzero((array < 0) | (array >= n))).size:
+        raise ValueError(f"{name} must lie between 0 and {n - 1}; {name}[{outside[0]}] is {array[outside[0]]}.")
+    return array.astype(np.int64, copy=False)
+
+
+def _check_shape(array: NDArray[Any], shape: tuple[int | None, ...], name: str) -> None:
+    fits = array.ndim == len(shape) and all(size in (None, n) for n, size in zip(array.shape, shape, strict=True))
+    if not fits:
+        sizes = ", ".join("n" if size is None else str(size) for size in shape)
+        raise ValueError(f"{name} must have shape ({sizes}); got {array.shape}.")
 
 
 def as_discounts(values: ArrayLike, n: int, name: str = "discounts") -> Array:

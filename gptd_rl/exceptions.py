@@ -51,3 +51,11 @@ class EvaluationWarning(UserWarning):
 
 class ActionCoverageWarning(UserWarning):
     """The data hold little about what the evaluated policy does."""
+
+
+def brief(error: BaseException) -> str:
+    """The message of an error in one line, shortened."""
+    text = " ".join(str(error).split()) or type(error).__name__
+    if isinstance(error, KeyError):
+        text = f"it has no {text}"
+    return text if len(text) <= 160 else f"{text[:160]}…"

@@ -126,7 +126,7 @@ def check_record(
 
 def _check_segments(lengths: ArrayLike, terminated: ArrayLike, n: int) -> tuple[IntArray, BoolArray]:
     """Check that segments fill n states; only terminal states may form a segment by themselves."""
-    sizes, flags = _whole_numbers(lengths), as_array(terminated, "terminated", "flags").astype(bool).reshape(-1)
+    sizes, flags = _as_whole(lengths, "lengths"), _as_whole(terminated, "terminated", 1).astype(bool)
     if len(sizes) != len(flags):
         raise ValueError(
             f"lengths and terminated must have one entry per segment; got {len(sizes)} lengths and {len(flags)} flags."
@@ -136,17 +136,20 @@ def _check_segments(lengths: ArrayLike, terminated: ArrayLike, n: int) -> tuple[
             f"segment {short[0]} has {sizes[short[0]]} state(s), but a transition needs two: "
             "the state left and the state reached. Leave the segment out."
         )
-    if sizes.sum() != n:
+    if sizes.max(initial=0) > n or sizes.sum() != n:  # a sum of larger ones could overflow
         raise ValueError(f"lengths add up to {sizes.sum()} states, but {n} were given.")
     return sizes, flags
 
 
-def _whole_numbers(lengths: ArrayLike) -> IntArray:
-    """Lengths of segments as integers."""
-    values = as_floats(lengths, "lengths", "whole numbers").reshape(-1)
-    if (broken := np.flatnonzero(~(np.abs(values) <= LARGEST_COUNT) | (values != np.round(values)))).size:
-        raise ValueError(f"lengths must be whole numbers; lengths[{broken[0]}] is {values[broken[0]]:g}.")
-    return values.astype(np.int64)
+def _as_whole(values: ArrayLike, name: str, largest: int = LARGEST_COUNT) -> IntArray:
+    """Check and copy whole numbers of shape (k,), up to `largest`."""
+    numbers = as_array(values, name, "whole numbers").reshape(-1)
+    if numbers.dtype.kind not in "biuf":
+        raise TypeError(f"{name} must be whole numbers; got {numbers.dtype}.")
+    if (bad := np.flatnonzero(~(np.abs(numbers.astype(np.float64)) <= largest) | (numbers != np.round(numbers)))).size:
+        limit = "" if largest == LARGEST_COUNT else f" up to {largest}"
+        raise ValueError(f"{name} must be whole numbers{limit}; {name}[{bad[0]}] is {numbers[bad[0]]:g}.")
+    return numbers.astype(np.int64)
 
 
 def _check_ends(rewards: Array, discounts: Array, lengths: IntArray, terminated: BoolArray) -> None:

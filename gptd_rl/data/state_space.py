@@ -160,7 +160,7 @@ def check_bounds(bounds: tuple[ArrayLike, ArrayLike] | None, n_dims: int) -> tup
         raise ValueError(f"bounds must be two arrays of {n_dims} numbers each, (low, high); got {bounds!r}.") from None
     if low.shape != (n_dims,) or high.shape != (n_dims,):
         raise ValueError(f"bounds must be two arrays of {n_dims} numbers each; got {len(low)} and {len(high)}.")
-    if not (low <= high).all():
-        i = int(np.flatnonzero(~(low <= high))[0])
+    if not (ordered := (low <= high) & (low < np.inf) & (high > -np.inf)).all():
+        i = int(np.flatnonzero(~ordered)[0])
         raise ValueError(f"bounds must be ordered; bounds of input {i} are {low[i]:g} and {high[i]:g}.")
     return low, high

@@ -24,6 +24,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from gptd_rl.data import files, readers, resampling
 from gptd_rl.data.record import check_record
+from gptd_rl.exceptions import brief
 from gptd_rl.types import Array, BoolArray, IntArray
 
 
@@ -189,7 +190,9 @@ class Trajectories:
         except FileNotFoundError:
             raise FileNotFoundError(f"there is no file {path}.") from None
         except files.UNREADABLE as error:
-            raise ValueError(f"{path} does not hold trajectories as Trajectories.save writes them: {error}") from None
+            raise ValueError(
+                f"{path} does not hold trajectories as Trajectories.save writes them: {brief(error)}"
+            ) from None
 
     def save(self, path: str | os.PathLike[str]) -> Path:
         """Write the arrays to one file (NumPy's npz), which `GPTD.fit` takes as a shard by its path."""

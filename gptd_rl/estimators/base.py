@@ -7,14 +7,14 @@ from __future__ import annotations
 
 import copy
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any, Literal, Self, overload
 
 import numpy as np
 from numpy.typing import ArrayLike
 
-from gptd_rl.checks import as_floats, as_states, is_count
+from gptd_rl.checks import as_floats, as_states, check_number, is_count
 from gptd_rl.data.actions import Actions, DiscreteActions
 from gptd_rl.data.trajectories import Trajectories
 from gptd_rl.estimators import checks
@@ -348,10 +348,11 @@ class Estimator(Predictions, Parameters, InputPruning, SaveAndLoad):
         return dict(header, params=params, amplification=self._amplification), arrays
 
     @classmethod
-    def from_arrays(cls, header: dict[str, Any], arrays: dict[str, Any]) -> Self:
+    def from_arrays(cls, header: dict[str, Any], arrays: Mapping[str, Any]) -> Self:
         """The fitted model again."""
         v = cls._unfitted(header)
         v.mean_, v._amplification = v.mean, header.get("amplification", 1.0)
+        check_number("amplification", v._amplification, above=0.0)
         fitted, engine = fitted_from(header, arrays, v.noise, v.sparse_variance)
         v._set(fitted)
         v.engine_ = engine
@@ -363,7 +364,9 @@ class Estimator(Predictions, Parameters, InputPruning, SaveAndLoad):
         params = header["params"]
         if isinstance(params["kernel"], dict):
             params["kernel"] = kernel_registry.build(params["kernel"])
-        return cls(**params)
+        v = cls(**params)
+        v._check_parameters()
+        return v
 
     # ---------------------------------------------------------------------------------- checks
 

@@ -19,9 +19,19 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gptd_rl import linalg
+from gptd_rl.checks import as_numbers, check_finite
 from gptd_rl.data.action_transitions import CompletedTransitions
-from gptd_rl.estimators.greedy import CONVERGED, MIN_SPREAD, GreedyFit, select_kernel, value_range
-from gptd_rl.inference.by_action import ActionPosterior, ActionPrior, ActionRegression, QFunction, StateFeatures
+from gptd_rl.estimators.greedy import (
+    CONVERGED,
+    MIN_SPREAD,
+    GreedyFit,
+    prior_of,
+    q_function_of,
+    select_kernel,
+    selection_of,
+    value_range,
+)
+from gptd_rl.inference.by_action import ActionPosterior, ActionPrior, ActionRegression, StateFeatures
 from gptd_rl.inference.inducing import incomplete_cholesky
 from gptd_rl.kernels import Kernel, registry
 from gptd_rl.selection.regression import KernelSelection
@@ -158,14 +168,14 @@ class CompletedFit(GreedyFit):
     @classmethod
     def from_completed(cls, description: Mapping[str, Any], arrays: Mapping[str, Array]) -> CompletedFit:
         """Build what `to_arrays` took apart."""
-        kernel, states = registry.build(description["kernel"]), arrays["completed_states"]
-        features = StateFeatures(kernel, arrays["inducing_points"])
-        regression = ActionRegression.complete(features(states), ActionPrior(**description["prior"]))
-        mean = QFunction(kernel, features.inducing_points, arrays["weights"], description["prior_mean"])
+        kernel, prior = registry.build(description["kernel"]), prior_of(description)
+        mean = q_function_of(description, arrays, kernel)
+        features = StateFeatures(kernel, mean.inducing_points)
+        states = as_numbers(arrays["completed_states"], (None, kernel.n_dims), "completed_states")
+        regression = ActionRegression.complete(features(states), prior)
+        check_finite(arrays["targets"], "targets")
         posterior = ActionPosterior(features, regression, arrays["targets"], mean, description["noise_variance"])
-        selection = description["selection"]
-        selection = None if selection is None else KernelSelection.from_dict(selection)
-        return cls(posterior, description["n_iterations"], selection, None, states)
+        return cls(posterior, description["n_iterations"], selection_of(description), None, states)
 
 
 def solve_completed(

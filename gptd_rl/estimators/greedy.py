@@ -17,6 +17,7 @@ from typing import Any
 
 import numpy as np
 
+from gptd_rl.checks import as_count, as_indices, as_numbers, check_number
 from gptd_rl.data.action_transitions import ActionTransitions
 from gptd_rl.data.actions import DiscreteActions
 from gptd_rl.data.trajectories import Trajectories
@@ -95,14 +96,35 @@ class GreedyFit:
     @classmethod
     def from_arrays(cls, description: Mapping[str, Any], arrays: Mapping[str, Array], pairs: Trajectories) -> GreedyFit:
         """Build what `to_arrays` took apart, with the state-action pairs that were fitted."""
-        data, kernel = ActionTransitions.of(pairs), registry.build(description["kernel"])
-        features = StateFeatures(kernel, arrays["inducing_points"])
-        regression = ActionRegression.of(features(data.states), data.actions, ActionPrior(**description["prior"]))
-        mean = QFunction(kernel, features.inducing_points, arrays["weights"], description["prior_mean"])
-        posterior = ActionPosterior(features, regression, arrays["targets"], mean, description["noise_variance"])
-        selection = description["selection"]
-        selection = None if selection is None else KernelSelection.from_dict(selection)
-        return cls(posterior, description["n_iterations"], selection)
+        data, kernel, prior = ActionTransitions.of(pairs), registry.build(description["kernel"]), prior_of(description)
+        mean = q_function_of(description, arrays, kernel)
+        features = StateFeatures(kernel, mean.inducing_points)
+        as_indices(data.actions, prior.n_actions, "actions")
+        regression = ActionRegression.of(features(data.states), data.actions, prior)
+        targets = as_numbers(arrays["targets"], (len(data),), "targets")
+        posterior = ActionPosterior(features, regression, targets, mean, description["noise_variance"])
+        return cls(posterior, description["n_iterations"], selection_of(description))
+
+
+def prior_of(description: Mapping[str, Any]) -> ActionPrior:
+    """The prior of a fit in a file."""
+    check_number("noise_variance", description["noise_variance"], above=0.0)
+    as_count(description["n_iterations"], "n_iterations", 0)
+    prior = description["prior"]
+    check_number("noise_share", prior["noise_share"], above=0.0)
+    return ActionPrior(as_count(prior["n_actions"], "n_actions"), prior["noise_share"], prior["correlation"])
+
+
+def q_function_of(description: Mapping[str, Any], arrays: Mapping[str, Array], kernel: Kernel) -> QFunction:
+    """The mean of a fit in a file."""
+    n_actions, level = description["prior"]["n_actions"], description["prior_mean"]
+    return QFunction.checked(kernel, arrays["inducing_points"], arrays["weights"], level, n_actions)
+
+
+def selection_of(description: Mapping[str, Any]) -> KernelSelection | None:
+    """The selection of the kernel of a fit in a file."""
+    kept = description["selection"]
+    return None if kept is None else KernelSelection.from_dict(kept)
 
 
 def default_kernel(states: Array) -> MultiScale:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Mapping
 from typing import Any, Self
 
 import numpy as np
@@ -112,18 +113,22 @@ class GreedyQ(QEstimator):
         return dict(header, greedy=description), arrays | {PREFIX + name: array for name, array in kept.items()}
 
     @classmethod
-    def from_arrays(cls, header: dict[str, Any], arrays: dict[str, Any]) -> Self:
+    def from_arrays(cls, header: dict[str, Any], arrays: Mapping[str, Any]) -> Self:
         """The fitted model again."""
         if "greedy" not in header:
             return super().from_arrays(header, arrays)
-        kept = {name.removeprefix(PREFIX): array for name, array in arrays.items() if name.startswith(PREFIX)}
+        kept = {name.removeprefix(PREFIX): arrays[name] for name in arrays if name.startswith(PREFIX)}
         pairs, actions = data_from(arrays), build_actions(header["actions"])
+        for name in ("theta", "inputs"):  # follow from the fit
+            arrays.get(name)
         if not isinstance(actions, DiscreteActions):
             raise ValueError("a fit of the greedy policy without discrete actions")
         if header["greedy"].get("is_completed"):
             fit: greedy.GreedyFit = CompletedFit.from_completed(header["greedy"], kept)
         else:
             fit = greedy.GreedyFit.from_arrays(header["greedy"], kept, pairs)
+        if fit.posterior.regression.prior.n_actions != actions.n:
+            raise ValueError(f"there are {actions.n} actions, and a fit of {fit.posterior.regression.prior.n_actions}")
         return cls._unfitted(header)._adopt_greedy(fit, pairs, actions)
 
 

@@ -3,12 +3,23 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Mapping
 from typing import Any, NamedTuple, Self
 
 import numpy as np
 from numpy.typing import ArrayLike
 
-from gptd_rl.checks import as_floats, as_states, check_finite, is_count, is_positive, one_line
+from gptd_rl.checks import (
+    as_count,
+    as_floats,
+    as_indices,
+    as_numbers,
+    as_states,
+    check_finite,
+    is_count,
+    is_positive,
+    one_line,
+)
 from gptd_rl.data.trajectories import Trajectories
 from gptd_rl.estimators.checks import NOISES
 from gptd_rl.estimators.gptd import GPTD
@@ -259,16 +270,22 @@ class OnlineGPTD(StatePredictions, Parameters, SaveAndLoad):
         return header, arrays
 
     @classmethod
-    def from_arrays(cls, header: dict[str, Any], arrays: dict[str, Any]) -> Self:
+    def from_arrays(cls, header: dict[str, Any], arrays: Mapping[str, Any]) -> Self:
         """The model again."""
-        params = header["params"]
-        params["kernel"] = registry.build(params["kernel"]).with_theta(arrays["theta"])
-        new = cls(**params)
-        new._begin(arrays["inputs"], header["n_dims"])
-        new.n_transitions_, new._chosen = header["n_transitions"], list(arrays["dictionary"])
-        new._running_state = arrays.get("running_state")
+        params, n_dims = header["params"], as_count(header["n_dims"], "n_dims")
+        kernel, theta = registry.build(params["kernel"]), arrays["theta"]
+        if np.shape(theta) != kernel.theta.shape or np.isnan(theta).any():
+            raise ValueError(f"theta must be {len(kernel.theta)} numbers")
+        new = cls(**dict(params, kernel=kernel.with_theta(theta)))
+        inputs, dictionary = arrays["inputs"], as_numbers(arrays["dictionary"], (None, n_dims), "dictionary")
+        if len(inputs) != kernel.n_dims:
+            raise ValueError(f"the kernel has {kernel.n_dims} dimensions, and there are {len(inputs)} inputs")
+        new._begin(as_indices(inputs, n_dims, "inputs"), n_dims)
+        new.n_transitions_, new._chosen = as_count(header["n_transitions"], "n_transitions", 0), list(dictionary)
+        if "running_state" in arrays:
+            new._running_state = as_numbers(arrays["running_state"], (n_dims,), "running_state")
         running = None if new._running_state is None else new._running_state[new._columns]
-        new.posterior_.restore(arrays["dictionary"][:, new._columns], running, header, arrays)
+        new.posterior_.restore(dictionary[:, new._columns], running, header, arrays)
         return new
 
 

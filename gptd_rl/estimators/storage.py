@@ -6,14 +6,13 @@ registered classes can be saved: a subclass that the library does not know would
 
 from __future__ import annotations
 
-import json
 import os
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Protocol, Self, TypeVar
 
-import numpy as np
-
 from gptd_rl.data import files
+from gptd_rl.exceptions import brief
 
 FORMAT = "gptd-rl model"
 VERSION = 3  # 3: kernels by registry
@@ -27,7 +26,7 @@ class Storable(Protocol):
         ...
 
     @classmethod
-    def from_arrays(cls, header: dict[str, Any], arrays: dict[str, Any]) -> Self:
+    def from_arrays(cls, header: dict[str, Any], arrays: Mapping[str, Any]) -> Self:
         """The fitted estimator again."""
         ...
 
@@ -39,19 +38,25 @@ StorableClass = TypeVar("StorableClass", bound=type[Storable])
 
 def storable(estimator_class: StorableClass) -> StorableClass:
     """Class decorator: let fitted estimators of this class be saved and loaded."""
-    _CLASSES[estimator_class.__name__] = estimator_class
+    known = _CLASSES.setdefault(estimator_class.__name__, estimator_class)
+    if known is not estimator_class:
+        raise ValueError(f"{known} can be saved under this name already: give the new class another one.")
     return estimator_class
+
+
+def check_storable(estimator: object) -> None:
+    """Refuse an estimator of a class that is not registered, such as a subclass: it would come back as another one."""
+    name = type(estimator).__name__
+    if _CLASSES.get(name) is not type(estimator):
+        raise TypeError(f"class {name} is not registered, so it cannot be saved: save one of {', '.join(_CLASSES)}.")
 
 
 def save(estimator: Storable, path: str | os.PathLike[str]) -> Path:
     """Write a fitted estimator to `path`, atomically: the file is whole or as it was before."""
-    name = type(estimator).__name__
-    if _CLASSES.get(name) is not type(estimator):
-        raise TypeError(f"class {name} is not registered, so it cannot be saved: save one of {', '.join(_CLASSES)}.")
+    check_storable(estimator)
     header, arrays = estimator.to_arrays()
-    header = dict(header, format=FORMAT, version=VERSION, estimator=name)
-    text = json.dumps(header, default=lambda array: array.tolist())  # NumPy's numbers are numbers
-    return files.write(Path(path), dict(arrays, header=np.array(text)))
+    header = dict(header, format=FORMAT, version=VERSION, estimator=type(estimator).__name__)
+    return files.write(Path(path), dict(arrays, header=files.encode_header(header)))
 
 
 def load(path: str | os.PathLike[str]) -> Any:
@@ -69,17 +74,21 @@ def load(path: str | os.PathLike[str]) -> Any:
     path = Path(path)
     try:
         arrays = files.read(path)
-        header = json.loads(str(arrays.pop("header")))
+        header = files.decode_header(arrays)
         if header["format"] != FORMAT:
             raise ValueError(f"its format is {header['format']!r}")
         if header["version"] <= VERSION:
             if header["version"] < VERSION:
                 raise ValueError(f"its format version is {header['version']}, of an unreleased gptd-rl")
-            return _CLASSES[header["estimator"]].from_arrays(header, arrays)
+            model = _CLASSES[header["estimator"]].from_arrays(header, arrays)
+            arrays.check_all_read()
+            return model
     except FileNotFoundError:
         raise FileNotFoundError(f"there is no file {path}.") from None
     except files.UNREADABLE as error:
-        raise ValueError(f"{path} is not a gptd-rl model, or was cut off while it was copied ({error}).") from None
+        raise ValueError(
+            f"{path} is not a gptd-rl model, or was cut off while it was copied ({brief(error)})."
+        ) from None
     raise ValueError(
         f"{path} has format version {header['version']}, this release reads up to {VERSION}: upgrade gptd-rl."
     )

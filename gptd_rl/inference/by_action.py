@@ -24,6 +24,7 @@ from functools import cached_property
 import numpy as np
 
 from gptd_rl import linalg
+from gptd_rl.checks import as_numbers, as_points, check_number
 from gptd_rl.data.trajectories import Trajectories
 from gptd_rl.inference.model import Model
 from gptd_rl.inference.posterior import Evidence, in_chunks, sample_gaussian
@@ -78,6 +79,15 @@ class QFunction:
     inducing_points: Array
     weights: Array
     prior_mean: float
+
+    @classmethod
+    def checked(
+        cls, kernel: Kernel, inducing_points: Array, weights: Array, prior_mean: float, n_actions: int | None = None
+    ) -> QFunction:
+        """A Q-function of a file."""
+        points = as_points(inducing_points, kernel.n_dims)
+        check_number("prior_mean", prior_mean)
+        return cls(kernel, points, as_numbers(weights, (len(points), n_actions), "weights"), float(prior_mean))
 
     def __call__(self, states: Array) -> Array:
         """Q of every action, of shape (n, n_actions)."""

@@ -10,12 +10,14 @@ dictionary leaves more than a share ε of its prior variance (Engel's test of ap
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Self
 
 import numpy as np
 
 from gptd_rl import linalg
+from gptd_rl.checks import as_numbers
 from gptd_rl.data.trajectories import Trajectories
 from gptd_rl.inference.features import KernelSplit
 from gptd_rl.inference.inducing import UNPIVOTED_ROUNDING, Dictionary
@@ -142,6 +144,7 @@ class StateTable:
 
     @table.setter
     def table(self, rows: Array) -> None:
+        rows = as_numbers(rows, (None, self._table.shape[1]), "history")
         self._table, self._n = rows.copy(), len(rows)
 
 
@@ -211,7 +214,7 @@ class GrowingPosterior:
         raise NotImplementedError
 
     def restore(
-        self, inducing_points: Array, running_state: Array | None, header: dict[str, Any], arrays: dict[str, Any]
+        self, inducing_points: Array, running_state: Array | None, header: dict[str, Any], arrays: Mapping[str, Any]
     ) -> None:
         """Take back what `to_arrays` kept; the running segment, if there is one, stands at `running_state`."""
         for state in inducing_points:

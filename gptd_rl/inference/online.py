@@ -24,6 +24,7 @@ the time of its update and the trace u_t = φ(x_t) + γ_{t−1}u_{t−1} (for σ
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -31,6 +32,7 @@ import numpy as np
 from scipy.linalg import blas
 
 from gptd_rl import linalg
+from gptd_rl.checks import as_numbers, check_number
 from gptd_rl.inference.features import KernelSplit
 from gptd_rl.inference.growing import DictionaryFeatures, GrowingPosterior, StateTable
 from gptd_rl.inference.posterior import in_chunks, sample_gaussian
@@ -215,16 +217,23 @@ class OnlinePosterior(GrowingPosterior):
         return dict(running=dict(q=run.q, h=run.h)), arrays | dict(f=run.f, u=run.u, phi=run.phi)
 
     def restore(
-        self, inducing_points: Array, running_state: Array | None, header: dict[str, Any], arrays: dict[str, Any]
+        self, inducing_points: Array, running_state: Array | None, header: dict[str, Any], arrays: Mapping[str, Any]
     ) -> None:
         """Take back what `to_arrays` kept; the running segment, if there is one, stands at `running_state`."""
         super().restore(inducing_points, running_state, header, arrays)
-        self.weights.gram, self.weights.moment, self.moments = arrays["gram"], arrays["moment"], arrays["moments"]
+        m = len(self.features)
+        self.weights.gram = as_numbers(arrays["gram"], (m, m), "gram")
+        self.weights.moment = as_numbers(arrays["moment"], (m,), "moment")
+        self.moments = as_numbers(arrays["moments"], (m, m), "moments")
+        self.weights.root()  # raises an error unless A is positive definite
         if self.history is not None:
             self.history.table = arrays["history"]
         if running_state is not None:
-            f, u, phi = (arrays[name] for name in ("f", "u", "phi"))
-            self.running = RunningSegment(running_state, f, header["running"]["q"], header["running"]["h"], u, phi)
+            f, u, phi = (as_numbers(arrays[name], (m,), name) for name in ("f", "u", "phi"))
+            q, h = header["running"]["q"], header["running"]["h"]
+            check_number("q", q, above=0.0)
+            check_number("h", h)
+            self.running = RunningSegment(running_state, f, q, h, u, phi)
 
 
 class Weights:

@@ -18,12 +18,14 @@ W = Σω(δ/(1 − ωh))²ψψᵀ. The smallest 1 − γ is that of all transiti
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
 from gptd_rl import linalg
+from gptd_rl.checks import as_count, as_discount, as_numbers, check_number
 from gptd_rl.inference.growing import GrowingPosterior
 from gptd_rl.inference.instrumental import InstrumentalPosterior, MomentSolution, summarize_noise
 from gptd_rl.inference.posterior import in_chunks
@@ -252,20 +254,27 @@ class OnlineInstrumentalPosterior(GrowingPosterior):
         return header, arrays
 
     def restore(
-        self, inducing_points: Array, running_state: Array | None, header: dict[str, Any], arrays: dict[str, Any]
+        self, inducing_points: Array, running_state: Array | None, header: dict[str, Any], arrays: Mapping[str, Any]
     ) -> None:
         """Take back what `to_arrays` kept; the running segment, if there is one, stands at `running_state`."""
         super().restore(inducing_points, running_state, header, arrays)
-        self.moments.gram = arrays["moments"]
+        m = len(self.features)
+        self.moments.gram = as_numbers(arrays["moments"], (1 + 2 * m, 1 + 2 * m), "moments")
         for name in SCALARS:
+            check_number(name, header[name], minimum=0.0)
             setattr(self.moments, name, header[name])
         if self.history is not None:
             self.history.table = arrays["history"]
         if self.noise is not None:
-            self.noise.moments, self.noise.weights, self.noise.age = arrays["noise"], arrays["weights"], header["age"]
+            self.noise.moments = as_numbers(arrays["noise"], (m, m), "noise")
+            self.noise.weights = as_numbers(arrays["weights"], (m,), "weights")
+            self.noise.age = as_count(header["age"], "age", 0)
         pending = None
         if "pending" in header:
-            pending = InstrumentedRow(arrays["left_psi"], arrays["next_psi"], **header["pending"])
+            left, right = (as_numbers(arrays[name], (m,), name) for name in ("left_psi", "next_psi"))
+            check_number("reward", header["pending"]["reward"])
+            as_discount(header["pending"]["discount"])
+            pending = InstrumentedRow(left, right, **header["pending"])
         if running_state is not None:
-            self.running = OpenSegment(running_state, arrays["psi"], pending)
+            self.running = OpenSegment(running_state, as_numbers(arrays["psi"], (m,), "psi"), pending)
         self._forget_answers()

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol, Self
+from typing import Any, Protocol, Self
 
 import numpy as np
 
 from gptd_rl import linalg
+from gptd_rl.checks import check_number
 from gptd_rl.data.trajectories import Trajectories
 from gptd_rl.types import Array
 
@@ -28,6 +29,13 @@ class Evidence:
     def log_likelihood(self) -> float:
         """−(complexity + data fit + ½·rows·log 2π)."""
         return -(self.complexity + self.data_fit + 0.5 * self.n_rows * np.log(2.0 * np.pi))
+
+    @classmethod
+    def from_dict(cls, description: Mapping[str, Any]) -> Evidence:
+        """Build what `dataclasses.asdict` described."""
+        for name, value in description.items():
+            check_number(name, value)
+        return cls(**description)
 
     @classmethod
     def mean(cls, each: Sequence[Evidence]) -> Evidence:

@@ -7,6 +7,7 @@ from typing import Any, Self
 
 import numpy as np
 
+from gptd_rl.checks import as_count
 from gptd_rl.kernels.base import Pairs, short
 from gptd_rl.kernels.compose import Kernel
 from gptd_rl.kernels.registry import register
@@ -37,6 +38,7 @@ class ActionDelta(Kernel):
     label = ""
 
     def __post_init__(self) -> None:
+        as_count(self.n_actions, "n_actions")
         if not 0.0 <= self.correlation < 1.0:
             raise ValueError(f"action_correlation must lie in [0, 1); got {self.correlation}.")
 

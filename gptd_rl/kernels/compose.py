@@ -48,6 +48,8 @@ class Composition(Kernel):
     parts: tuple[Kernel, ...]
 
     def __post_init__(self) -> None:
+        if not self.parts:
+            raise ValueError(f"a {type(self).__name__} of kernels needs one or more; got none.")
         widths = {part.n_dims for part in self.parts if part.n_dims is not None}
         if len(widths) > 1:
             raise ValueError(f"kernels of different widths cannot be combined: got {sorted(widths)} dimensions.")

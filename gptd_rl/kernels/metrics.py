@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from gptd_rl.checks import as_count
 from gptd_rl.kernels.base import short
 from gptd_rl.kernels.metric import Metric
 from gptd_rl.kernels.scale import DataScale, ParameterSpace
@@ -67,6 +68,7 @@ class Isotropic(_Spectrum):
 
     def __post_init__(self) -> None:
         _refuse_negative(np.array([self.h]), "h")
+        as_count(self.n_dims, "n_dims")
 
     def __repr__(self) -> str:
         return f"Isotropic({short(self.h)}, n_dims={self.n_dims})"

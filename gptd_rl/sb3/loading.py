@@ -5,22 +5,23 @@ from __future__ import annotations
 import copy
 import importlib
 import importlib.util
+import inspect
 import os
 import warnings
 from pathlib import Path
 from typing import Any
 
-from gptd_rl.exceptions import AgentError
+from gptd_rl.exceptions import AgentError, brief
 from gptd_rl.sb3.safe_archive import (
     IN_PYTHON,
-    brief,
-    check_weights,
     decode_field,
     is_pickle,
+    new_archive,
     open_file,
-    read_fields,
+    read_agent_file,
     read_statistics,
 )
+from gptd_rl.sb3.weights import limited_allocation, read_weights
 
 ALGORITHMS = ("A2C", "DDPG", "DQN", "PPO", "SAC", "TD3")
 
@@ -38,6 +39,12 @@ _NO_TRAINING: dict[str, Any] = dict(
     replay_buffer_kwargs={},
     rollout_buffer_kwargs={},
 )
+
+# SB3 sets every field as an attribute. Only settings are taken, no methods, and no id of an environment: SB3 would make
+# it, and import a module that the id names.
+_FIELDS = {"policy_class", "policy_kwargs", "observation_space", "action_space", "n_envs", "num_timesteps"}
+_VARIABLES = {"log_ent_coef", "ent_coef_tensor"}
+_NO_FIELDS = {"env", "policy", "device", "tensorboard_log", "_init_setup_model"}
 
 
 def load_agent(path: str | os.PathLike[str], *, algo: str | None = None) -> Any:
@@ -60,22 +67,26 @@ def load_agent(path: str | os.PathLike[str], *, algo: str | None = None) -> Any:
         raise AgentError(f"there is no algorithm {algo!r}: expected one of {', '.join(ALGORITHMS).lower()}.")
     with open_file(path, ".zip") as file:
         name = Path(file.name).name
-        data = read_fields(file, name)
-        algorithm = _algorithm(data, name, algo)
-        _require_sb3(name)
-        objects = {key: decode_field(key, item, name) for key, item in data.items() if is_pickle(item)}
-        objects |= copy.deepcopy(_NO_TRAINING)
-        try:
-            check_weights(file)
-            with warnings.catch_warnings():
-                # SB3 warns about the optimisers of old files, which only training needs.
-                warnings.filterwarnings("ignore", module="stable_baselines3")
-                return _sb3_class(algorithm).load(file, device="cpu", custom_objects=objects)
-        except Exception as error:
-            raise AgentError(
-                f"Stable-Baselines3 cannot load {name} as {algorithm} ({brief(error)}): was it cut off while it was "
-                "copied?"
-            ) from error
+        content = read_agent_file(file, name)
+    algorithm = _algorithm(content.fields, name, algo)
+    _require_sb3(name)
+    agent_class = _sb3_class(algorithm)
+    fields = {key: item for key, item in content.fields.items() if key in _settings(agent_class)}
+    objects = {key: decode_field(key, item, name) for key, item in fields.items() if is_pickle(item)}
+    objects |= copy.deepcopy(_NO_TRAINING)
+    try:
+        weights = {member: read_weights(written) for member, written in content.weights.items()}
+        _check_variables(weights)
+        archive = new_archive({key: None if key in objects else item for key, item in fields.items()}, weights)
+        n_bytes = sum(map(len, content.weights.values()))  # not of tensors, which may be one and the same
+        with warnings.catch_warnings(), limited_allocation(n_bytes):
+            # SB3 warns about the optimisers of old files, which only training needs.
+            warnings.filterwarnings("ignore", module="stable_baselines3")
+            return agent_class.load(archive, device="cpu", custom_objects=objects)
+    except Exception as error:
+        raise AgentError(
+            f"Stable-Baselines3 cannot load {name} as {algorithm} ({brief(error)}): was it cut off while it was copied?"
+        ) from error
 
 
 def load_statistics(path: str | os.PathLike[str]) -> Any:
@@ -100,6 +111,18 @@ def load_statistics(path: str | os.PathLike[str]) -> Any:
         raise AgentError(f"{name} holds a {type(statistics).__name__}: expected what VecNormalize.save writes.")
     statistics.training = False
     return statistics
+
+
+def _settings(agent_class: Any) -> set[str]:
+    """Names of the fields that a model of this class is given."""
+    return (_FIELDS | set(inspect.signature(agent_class).parameters)) - _NO_FIELDS
+
+
+def _check_variables(weights: dict[str, Any]) -> None:
+    """Refuse other single variables than SB3's own: it sets what their names say, be it in a class."""
+    for member in ("pytorch_variables.pth", "tensors.pth"):
+        if unknown := set(weights.get(member) or ()) - _VARIABLES:
+            raise ValueError(f"it has a variable {min(map(str, unknown))!r}")
 
 
 def _algorithm(data: dict[str, Any], name: str, algo: str | None) -> str:

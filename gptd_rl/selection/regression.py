@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from gptd_rl.checks import as_correlation, check_number
 from gptd_rl.data.trajectories import Trajectories
 from gptd_rl.inference import exact
 from gptd_rl.inference.model import Model
@@ -60,7 +61,10 @@ class KernelSelection:
     @classmethod
     def from_dict(cls, description: Mapping[str, Any]) -> KernelSelection:
         """Build what `to_dict` described."""
-        kernel, evidence = registry.build(description["kernel"]), Evidence(**description["evidence"])
+        kernel, evidence = registry.build(description["kernel"]), Evidence.from_dict(description["evidence"])
+        for name in ("signal_variance", "noise_variance"):
+            check_number(name, description[name], above=0.0)
+        as_correlation(description.get("correlation", 0.0))
         return cls(**dict(description, kernel=kernel, evidence=evidence))
 
 

@@ -811,3 +811,21 @@ def test_cut_keeps_single_terminal_states():
     assert_array_equal(thinned.lengths, [1, 2])
     assert_same(thinned.cut(1), thinned)
     assert_allclose(naive_returns(thinned.cut(1)), naive_returns(thinned))
+
+
+@pytest.mark.parametrize(
+    ("lengths", "terminated"),
+    [
+        ([2**62, 2**62, 2**62, 2**62 + 3], [True] * 4),  # add up to 3, but for the overflow
+        ([1.5, 1.5], [True, True]),
+        ([np.nan, 3.0], [True, True]),
+        ([-1, 4], [True, True]),
+        ([3], [2]),
+        ([3], [np.nan]),
+        (["3"], [True]),
+    ],
+)
+def test_trajectories_refuse_lengths_that_are_none(lengths, terminated):
+    with pytest.raises((ValueError, TypeError)) as error:
+        Trajectories(np.zeros((3, 1)), np.zeros(3), np.zeros(3), lengths, terminated)
+    assert "\n" not in str(error.value)

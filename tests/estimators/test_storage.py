@@ -10,7 +10,8 @@ import pytest
 from numpy.testing import assert_allclose, assert_array_equal
 
 import gptd_rl
-from gptd_rl import ARD, GPTD, FactorAnalysis, Isotropic, Trajectories
+from gptd_rl import ARD, GPTD, GPTDQ, DynamicsModel, FactorAnalysis, Isotropic, OnlineGPTD, Trajectories
+from gptd_rl.estimators.storage import storable
 from gptd_rl.kernels import Kernel, paper_kernel
 from tests.helpers import MIXES, assert_same, sample
 from tests.mdps import Gridworld
@@ -327,3 +328,22 @@ def test_saving_before_fitting(path):
 def test_saving_into_a_folder_that_is_not_there_names_it(tmp_path):
     with pytest.raises(FileNotFoundError, match="nowhere"):
         MODELS["isotropic"]().save(tmp_path / "nowhere" / "v.gptd")
+
+
+# -------------------------------------------------------------------------------------- subclasses
+
+
+@pytest.mark.parametrize("base", [GPTD, GPTDQ, OnlineGPTD, DynamicsModel])
+def test_save_refuses_a_subclass(base, path):
+    """It would come back as its base."""
+    for name in ("Own", base.__name__):
+        subclass = type(name, (base,), {"_check_fitted": lambda self: None})
+        estimator = subclass(paper_kernel(ARD([1.0])), 0.1) if base is OnlineGPTD else subclass()
+        with pytest.raises(TypeError, match=rf"^class {name} is not registered, so it cannot be saved: save one of "):
+            estimator.save(path)
+    assert not list(path.parent.iterdir())
+
+
+def test_storable_refuses_another_class_of_the_same_name():
+    with pytest.raises(ValueError, match="can be saved under this name already"):
+        storable(type("GPTD", (GPTD,), {}))

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import pytest
@@ -10,6 +12,8 @@ from numpy.testing import assert_array_equal
 
 from gptd_rl import GPTD, Trajectories
 from gptd_rl.kernels import ARD, ActionDelta, Constant, Matern52, SquaredExponential, registry
+
+Matern52Kernel = Matern52
 
 
 def test_descriptions_are_plain_json():
@@ -60,3 +64,70 @@ def test_build_refuses_unknown_classes_in_one_line(name):
     message = rf"^kernel class {name!r} is not registered: import the module that defines it first\.$"
     with pytest.raises(ValueError, match=message):
         registry.build(dict(type=name))
+
+
+def test_register_refuses_another_class_of_the_same_name():
+    class Matern52(SquaredExponential):
+        pass
+
+    with pytest.raises(ValueError, match=r"Matern52'> is registered under this name already") as error:
+        registry.register(Matern52)
+    assert "\n" not in str(error.value)
+    assert isinstance(registry.build(registry.describe(Matern52Kernel(ARD([1.0])))), Matern52Kernel)
+
+
+def test_register_takes_a_class_again():
+    """A cell of a notebook that is run twice."""
+
+    def define():
+        @registry.register
+        class Cell(SquaredExponential):
+            pass
+
+        return Cell
+
+    define()
+    again = define()
+    assert type(registry.build(registry.describe(again(ARD([1.0]))))) is again
+
+
+def test_describe_refuses_fields_that_to_dict_leaves_out():
+    @registry.register
+    @dataclass(frozen=True, eq=False, repr=False)
+    class Powered(Matern52Kernel):
+        power: float = 2.0
+
+        def __init__(self, metric, signal_variance=1.0, fixed=(), power=2.0):
+            super().__init__(metric, signal_variance, fixed)
+            object.__setattr__(self, "power", power)
+
+    registry.describe(Powered(ARD([1.0])))  # of the default nothing is lost
+    for kernel in (Powered(ARD([1.0]), power=3.0), Powered(ARD([1.0]), power=3.0) + Constant()):
+        with pytest.raises(TypeError, match=r"class Powered cannot be saved, .* lose its power: override them\.$"):
+            registry.describe(kernel)
+
+
+def test_describe_refuses_what_from_dict_does_not_take():
+    @registry.register
+    class Strict(Matern52Kernel):
+        def __init__(self, metric, power):
+            super().__init__(metric)
+            object.__setattr__(self, "power", power)
+
+    with pytest.raises(TypeError, match="class Strict cannot be saved, because from_dict does not take") as error:
+        registry.describe(Strict(ARD([1.0]), 2.0))
+    assert "\n" not in str(error.value)
+
+
+def test_describe_refuses_subclasses_of_metrics(tmp_path):
+    class Own(ARD):
+        pass
+
+    metric: Any = Own([1.0])
+    with pytest.raises(TypeError, match=r"^metric class Own is not one of .* so it cannot be saved\.$"):
+        registry.describe(SquaredExponential(metric))
+    episode = dict(observations=np.arange(6.0)[:, None], rewards=-np.ones(5), terminated=True)
+    v = GPTD(SquaredExponential(metric) + Constant()).fit(Trajectories.from_episodes([episode], gamma=1.0))
+    with pytest.raises(TypeError, match=r"^metric class Own"):
+        v.save(tmp_path / "v.gptd")
+    assert not list(tmp_path.iterdir())
