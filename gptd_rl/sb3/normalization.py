@@ -39,7 +39,7 @@ def expects_normalized(model: Any, data: Trajectories) -> bool:
     is_off_policy = hasattr(model, "replay_buffer")
     if original is None or original.shape[1] != data.n_dims:
         return False
-    if seen is None:  # SB3 drops them if a model is loaded with an environment
+    if seen is None or getattr(model, "env", None) is not None:  # not from the VecNormalize: the model left it
         return not is_off_policy
     if _leaves_bounds(seen, space) and not _leaves_bounds(data.states, space):
         return True
