@@ -232,7 +232,7 @@ def sample_start_states(
 
 
 def longest_episode(env: gym.Env[Any, Any]) -> int:
-    """Steps after which an episode is left unfinished: no fewer than the time limit, which may be missing or unused."""
+    """Steps after which an episode is left unfinished: no fewer than its time limit, if it has one."""
     return max(MAX_EPISODE_STEPS, (env.spec is not None and env.spec.max_episode_steps) or 0)
 
 

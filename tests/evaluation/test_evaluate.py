@@ -804,7 +804,7 @@ def test_evaluate_agent_bounds_endless_episodes_without_copies(n_envs, monkeypat
 
 def test_evaluate_agent_bounds_an_environment_without_its_time_limit(monkeypatch):
     monkeypatch.setattr(ground_truth, "MAX_EPISODE_STEPS", 300)
-    env = gym.make("Pendulum-v1").unwrapped  # the time limit is in its spec, and nothing applies it
+    env = gym.make("Pendulum-v1").unwrapped  # without its time limit
     found = evaluate_agent(None, env, **SMALL, gamma=0.5)
     assert found.start.n_episodes == 0
     assert any("Only 0 of 6 fresh episodes ended within 300 steps each" in warning for warning in found.warnings)
