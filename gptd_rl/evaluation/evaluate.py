@@ -37,6 +37,7 @@ from gptd_rl.report.records import (
 from gptd_rl.rollouts.collect import collect
 from gptd_rl.rollouts.policies import StatePolicy
 from gptd_rl.sb3.critics import critic_name, critic_of
+from gptd_rl.sb3.normalization import expects_normalized
 from gptd_rl.sb3.policies import NormalizedPolicy, check_spaces
 from gptd_rl.threads import one_blas_thread
 from gptd_rl.types import Array, EnvLike, Policy
@@ -122,6 +123,7 @@ def evaluate_agent(
         run = _Run.of(opened, policy, target, gamma, deterministic, seed)
         times = [time.perf_counter()]
         data, names = _collect(run, n_transitions, input_names, partial(tell, "collect"))
+        unnormalized = tuple(_unnormalized(run, data))
         times.append(time.perf_counter())
         fit_stage = _fit if target is None else _fit_off_policy
         fitted = fit_stage(run, data, analyse_inputs, partial(tell, "fit"))
@@ -140,7 +142,7 @@ def evaluate_agent(
         value=checked.value,
         critic=fitted.critic,
         data=data,
-        warnings=tuple(_warnings(data, checked.truth, fitted.off_policy, markov, names)),
+        warnings=(*unnormalized, *_warnings(data, checked.truth, fitted.off_policy, markov, names)),
         timing=Timing(*np.diff(times).tolist()),
     )
 
@@ -293,6 +295,20 @@ def _student(sample: Array) -> Interval:
     return Interval(mean, mean - half, mean + half)
 
 
+def _unnormalized(run: _Run, data: Trajectories) -> Iterator[str]:
+    """A warning if an agent that was trained on normalized observations is given raw ones."""
+    if hasattr(run.env.vector_env, "normalize_obs"):  # a VecNormalize inside another wrapper
+        return
+    agents = [("The agent", run.policy)] + ([("The target", run.subject)] if run.subject is not run.policy else [])
+    for role, policy in agents:
+        if not isinstance(policy, NormalizedPolicy) and expects_normalized(policy, data):
+            yield (
+                f"{role} ({_agent_name(policy)}) seems to be trained behind a VecNormalize, and none was given: it "
+                "expects normalized observations and got raw ones. Give the VecNormalize as environment, or its file "
+                "with --vecnormalize, unless it normalized rewards only."
+            )
+
+
 def _warnings(
     data: Trajectories, truth: GroundTruth, off_policy: OffPolicy | None, markov: MarkovTest, names: Sequence[str]
 ) -> Iterator[str]:
@@ -315,6 +331,7 @@ def _warnings(
             "The environment cannot be copied, so values were checked against single returns of fresh episodes: "
             "coverage is that of returns."
         )
+    yield from truth.warnings
 
 
 class _WithoutIntervals:

@@ -19,10 +19,10 @@ from gymnasium.wrappers import TimeLimit
 
 from gptd_rl.data.spaces import flattener, require_flat, stack
 from gptd_rl.evaluation.environments import Environment
+from gptd_rl.evaluation.episodes import collect_episodes
 from gptd_rl.evaluation.fitting import Tick
 from gptd_rl.exceptions import CollectionError
 from gptd_rl.report.records import ValueFunction
-from gptd_rl.rollouts.collect import collect
 from gptd_rl.rollouts.policies import EpisodePolicy
 from gptd_rl.temporal.means import values_at
 from gptd_rl.temporal.returns import Returns
@@ -49,6 +49,8 @@ class GroundTruth:
     episodes : ndarray of shape (m,)
     n_rollouts : int
         From each state; 0 if there is only the return of the episode itself.
+    warnings : tuple of str
+        Where episodes or rollouts were cut off.
     """
 
     returns: Array
@@ -57,6 +59,7 @@ class GroundTruth:
     errors: Array
     episodes: IntArray
     n_rollouts: int
+    warnings: tuple[str, ...] = ()
 
     def halves(self) -> tuple[GroundTruth, GroundTruth]:
         """The states of every second episode, and those of the others."""
@@ -102,21 +105,60 @@ def collect_ground_truth(
     tick : callable
         Called as ``tick(done, total)``.
     """
-    if env.template_env is not None:
-        starts = sample_start_states(
-            env.template_env, policy, n_episodes=n_episodes, n_states=n_states, seed=seed, deterministic=deterministic
-        )
-        values, errors, n_rollouts = rollout_values(
-            starts, policy, gamma=gamma, seed=seed, deterministic=deterministic, tail=value.predict, tick=tick
-        )
-        return GroundTruth(starts.returns, starts.states, values, errors, starts.episodes, n_rollouts)
-    data = collect(env.vector_env, policy, n_episodes=n_episodes, gamma=gamma, seed=seed, deterministic=deterministic)
+    if env.template_env is None:
+        return _episode_returns(env, policy, value, n_episodes, n_states, gamma, seed, deterministic)
+    starts = sample_start_states(
+        env.template_env, policy, n_episodes=n_episodes, n_states=n_states, seed=seed, deterministic=deterministic
+    )
+    warnings = _unfinished(len(starts.returns), n_episodes, f"{longest_episode(env.template_env)} steps each")
+    values, errors, n_rollouts = rollout_values(
+        starts,
+        policy,
+        gamma=gamma,
+        seed=seed,
+        deterministic=deterministic,
+        tail=value.predict,
+        tick=tick,
+        warn=warnings.append,
+    )
+    return GroundTruth(starts.returns, starts.states, values, errors, starts.episodes, n_rollouts, tuple(warnings))
+
+
+def _episode_returns(
+    env: Environment,
+    policy: Policy,
+    value: ValueFunction,
+    n_episodes: int,
+    n_states: int,
+    gamma: float,
+    seed: int,
+    deterministic: bool,
+) -> GroundTruth:
+    """Returns of fresh episodes from their own states, where the environment cannot be copied."""
+    max_steps = max(MAX_STEPS, n_episodes * MAX_EPISODE_STEPS)
+    data, is_complete = collect_episodes(
+        env.vector_env, policy, n_episodes, max_steps, gamma=gamma, seed=seed, deterministic=deterministic
+    )
     returns = Returns.of(data)
     rng = np.random.default_rng(seed)
     rows = np.sort(rng.choice(returns.usable, min(n_states, len(returns.usable)), replace=False))
     values = returns.y + returns.z * values_at(value.predict, data)[returns.end]
-    undiscounted = np.bincount(data.segment_of, weights=data.rewards).astype(np.float64)
-    return GroundTruth(undiscounted, data.states[rows], values[rows], np.zeros(len(rows)), data.segment_of[rows], 0)
+    undiscounted = np.bincount(data.segment_of, weights=data.rewards).astype(np.float64)[is_complete]
+    warnings = _unfinished(len(undiscounted), n_episodes, f"{max_steps} steps together")
+    return GroundTruth(
+        undiscounted, data.states[rows], values[rows], np.zeros(len(rows)), data.segment_of[rows], 0, tuple(warnings)
+    )
+
+
+def _unfinished(n_complete: int, n_episodes: int, limit: str) -> list[str]:
+    """A warning if not all episodes ended."""
+    if n_complete == n_episodes:
+        return []
+    text = (
+        f"Only {n_complete} of {n_episodes} fresh episodes ended within {limit}, where the check stopped: returns are "
+        "of these alone. Give the environment a time limit, as gymnasium.wrappers.TimeLimit does."
+    )
+    return [text]
 
 
 @dataclass(frozen=True, eq=False)
@@ -167,7 +209,7 @@ def sample_start_states(
     returns, lengths = np.zeros(n_episodes), np.zeros(n_episodes, dtype=np.int64)
     kept: list[tuple[int, gym.Env[Any, Any], Any]] = []
     running, n_seen = np.ones(n_episodes, dtype=bool), 0
-    longest = NO_LIMIT if env.spec is not None and env.spec.max_episode_steps else MAX_EPISODE_STEPS
+    longest = longest_episode(env)
     while running.any() and lengths.max() < longest:
         for i in np.flatnonzero(running):
             n_seen += 1
@@ -189,6 +231,11 @@ def sample_start_states(
     )
 
 
+def longest_episode(env: gym.Env[Any, Any]) -> int:
+    """Steps after which an episode is left unfinished: no fewer than its time limit, if it has one."""
+    return max(MAX_EPISODE_STEPS, (env.spec is not None and env.spec.max_episode_steps) or 0)
+
+
 def rollout_values(
     starts: StartStates,
     policy: Policy,
@@ -198,6 +245,7 @@ def rollout_values(
     deterministic: bool,
     tail: Callable[[Array], Array],
     tick: Tick = lambda done, total: None,
+    warn: Callable[[str], None] = lambda text: None,
 ) -> tuple[Array, Array, int]:
     """Monte Carlo estimates of V^π at start states.
 
@@ -212,6 +260,8 @@ def rollout_values(
         Values of the states in which rollouts stop, usually with a discount of `NEGLIGIBLE` or less.
     tick : callable
         Called as ``tick(done, total)``.
+    warn : callable
+        Called with a sentence if rollouts are cut at a larger discount than that.
 
     Returns
     -------
@@ -220,16 +270,31 @@ def rollout_values(
     n_rollouts : int
         From each state.
     """
-    horizon = MAX_STEPS if gamma >= 1.0 else max(1, int(np.ceil(np.log(NEGLIGIBLE) / np.log(max(gamma, 1e-9)))))
-    horizon = min(horizon, max(1000, MAX_STEPS // max(len(starts.copies), 1)))
+    wanted = NO_LIMIT if gamma >= 1.0 else max(1, int(np.ceil(np.log(NEGLIGIBLE) / np.log(max(gamma, 1e-9)))))
+    horizon = min(wanted, max(1000, MAX_STEPS // max(len(starts.copies), 1)))
     run = _Rollouts(starts, policy, gamma, deterministic, tail)
     first, second = (run(seed + k, horizon, partial(_tick_part, tick, k, N_ROLLOUTS, horizon)) for k in range(2))
+    if horizon < wanted and run.n_cut:
+        warn(_cut_rollouts(gamma, horizon, run.n_cut / (2 * len(first))))
     if np.allclose(first, second, rtol=1e-9, atol=1e-9):
         return first, np.zeros(len(first)), 1
     n = min(N_ROLLOUTS, max(2, MAX_STEPS // max(run.n_steps // 2, 1)))
     more = [run(seed + k, horizon, partial(_tick_part, tick, k, N_ROLLOUTS, horizon)) for k in range(2, n)]
     returns = np.array([first, second, *more])
     return returns.mean(axis=0), returns.std(axis=0, ddof=1) / np.sqrt(len(returns)), len(returns)
+
+
+def _cut_rollouts(gamma: float, horizon: int, share: float) -> str:
+    # Of a constant reward for ever, steps from t on give the share γᵗ of the return.
+    return (
+        f"With the discount {gamma:g}, {_percent(share)} of the check's rollouts were cut after {horizon} steps: the "
+        f"rewards after that, {_percent(gamma**horizon)} of the return if they stay the same, were replaced by the "
+        "predicted value. Use a smaller discount, or a smaller n_states."
+    )
+
+
+def _percent(share: float) -> str:
+    return f"{100 * share:.0f} %"
 
 
 def _tick_part(tick: Tick, k: int, n: int, horizon: int, t: int) -> None:
@@ -245,7 +310,7 @@ class _Rollouts:
     ) -> None:
         self.starts, self.policy, self.gamma = starts, policy, gamma
         self.deterministic, self.tail = deterministic, tail
-        self.n_steps = 0
+        self.n_steps = self.n_cut = 0
 
     def __call__(self, seed: int, horizon: int, tick: Callable[[int], None]) -> Array:
         """Returns of shape (m,)."""
@@ -267,6 +332,7 @@ class _Rollouts:
             if not running.any():
                 break
         cut[running] = self.gamma**horizon
+        self.n_cut += int(running.sum())
         space = envs[0].observation_space
         states = np.asarray(flattener(space)(stack(space, observations)), dtype=np.float64)
         if not np.isfinite(returns).all() or not np.isfinite(states).all():

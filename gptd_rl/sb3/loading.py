@@ -41,8 +41,9 @@ _NO_TRAINING: dict[str, Any] = dict(
 )
 
 # SB3 sets every field as an attribute. Only settings are taken, no methods, and no id of an environment: SB3 would make
-# it, and import a module that the id names.
+# it, and import a module that the id names. The last observations tell whether they were normalized.
 _FIELDS = {"policy_class", "policy_kwargs", "observation_space", "action_space", "n_envs", "num_timesteps"}
+_LAST_OBSERVATIONS = {"_last_obs", "_last_original_obs"}
 _VARIABLES = {"log_ent_coef", "ent_coef_tensor"}
 _NO_FIELDS = {"env", "policy", "device", "tensorboard_log", "_init_setup_model"}
 
@@ -115,7 +116,7 @@ def load_statistics(path: str | os.PathLike[str]) -> Any:
 
 def _settings(agent_class: Any) -> set[str]:
     """Names of the fields that a model of this class is given."""
-    return (_FIELDS | set(inspect.signature(agent_class).parameters)) - _NO_FIELDS
+    return (_FIELDS | _LAST_OBSERVATIONS | set(inspect.signature(agent_class).parameters)) - _NO_FIELDS
 
 
 def _check_variables(weights: dict[str, Any]) -> None:

@@ -302,6 +302,16 @@ def test_callback_results_are_in_units_of_the_environment() -> None:
     assert training.training, "its statistics are still updated"
 
 
+def test_callback_warns_of_a_model_that_left_its_normalization(tmp_path) -> None:
+    a2c(normalized()).learn(100).save(tmp_path / "agent.zip")
+    model = sb3.A2C.load(tmp_path / "agent.zip", env=several(), device="cpu")
+    for training, expected in ((model, True), (a2c(normalized()), False), (a2c(), False)):
+        callback = GPTDEvalCallback(corridor(), eval_freq=20, **QUICK)
+        training.learn(40, callback=callback)
+        assert callback.last is not None
+        assert any("trained behind a VecNormalize" in said for said in callback.last.warnings) == expected
+
+
 # Errors
 
 

@@ -21,7 +21,7 @@ import gptd_rl
 from gptd_rl import CollectionError, evaluate_agent
 from gptd_rl.agents import TowardsMiddle
 from gptd_rl.cli import main as cli
-from gptd_rl.evaluation import fitting
+from gptd_rl.evaluation import fitting, ground_truth
 from gptd_rl.evaluation.environments import open_environment
 from gptd_rl.evaluation.ground_truth import collect_ground_truth
 from gptd_rl.evaluation.results import Evaluation
@@ -725,3 +725,86 @@ def test_warns_if_the_observations_hide_what_matters():
     assert any("Stack frames" in warning for warning in found.warnings)
     assert found.as_json()["markov"]["pvalue"] == found.markov.pvalue
     assert "the observations do not tell all" in found.summary()
+
+
+# Limits that must be said
+
+
+def unnormalized(found: Evaluation) -> bool:
+    return any("seems to be trained behind a VecNormalize" in warning for warning in found.warnings)
+
+
+@pytest.mark.filterwarnings("ignore::gptd_rl.exceptions.ActionCoverageWarning")  # of the target, not looked at here
+def test_evaluate_agent_warns_of_missing_normalization():
+    env = vec_env.VecNormalize(vec_env.DummyVecEnv([cartpole] * 2))
+    model = ppo(env).learn(128)
+    assert unnormalized(evaluate_agent(model, "CartPole-v1", **SMALL))
+    assert not unnormalized(evaluate_agent(model, **SMALL))
+    assert not unnormalized(evaluate_agent(model, vec_env.VecMonitor(env), **SMALL))
+    found = evaluate_agent(ppo(), "CartPole-v1", target=model, **SMALL)
+    assert found.warnings[0].startswith("The target (PPO) seems to be trained behind a VecNormalize")
+
+
+def test_command_warns_of_missing_normalization(tmp_path, capsys):
+    env = vec_env.VecNormalize(vec_env.DummyVecEnv([cartpole] * 2))
+    ppo(env).learn(128).save(tmp_path / "agent.zip")
+    env.save(tmp_path / "statistics.pkl")
+    for more, expected in (((), True), (("--vecnormalize", tmp_path / "statistics.pkl"), False)):
+        page = tmp_path / f"page{expected}"
+        code = run(
+            "evaluate", "--agent", tmp_path / "agent.zip", "--env", "CartPole-v1", "--n-transitions", 200,
+            "--out", page, *more,
+        )  # fmt: skip
+        assert code == 0
+        said = " ".join(capsys.readouterr().out.split())
+        assert ("seems to be trained behind a VecNormalize" in said) == expected
+        text = (page / "index.html").read_text(encoding="utf-8")
+        assert ("seems to be trained behind a VecNormalize" in text) == expected
+
+
+def test_evaluate_agent_warns_of_cut_rollouts(monkeypatch):
+    monkeypatch.setattr(ground_truth, "MAX_STEPS", 3_000)
+    monkeypatch.setattr(Endless, "n_steps", 0)
+    env = TimeLimit(Endless(), 20)
+    found = evaluate_agent(go, env, n_transitions=120, n_episodes=2, n_states=2, gamma=0.999)
+    # 2 · 1 500 steps; 0.999¹⁵⁰⁰ = 0.22.
+    (said,) = [warning for warning in found.warnings if "were cut" in warning]
+    assert said.startswith("With the discount 0.999, 100 % of the check's rollouts were cut after 1500 steps")
+    assert "22 % of the return" in said
+    found = evaluate_agent(go, env, n_transitions=120, n_episodes=2, n_states=2, gamma=0.99)
+    assert not any("were cut" in warning for warning in found.warnings)
+
+
+class LockedEndless(Endless):
+    """As `Endless`, and it cannot be copied; a step ends an episode with probability 0.001."""
+
+    def __deepcopy__(self, memo):
+        raise TypeError("no copies")
+
+    def step(self, action):
+        seen, reward, _, _, info = super().step(action)
+        return seen, reward, bool(self.np_random.uniform() < 0.001), False, info
+
+
+@pytest.mark.parametrize("n_envs", [1, 3])
+def test_evaluate_agent_bounds_endless_episodes_without_copies(n_envs, monkeypatch):
+    monkeypatch.setattr(ground_truth, "MAX_STEPS", 2_000)
+    monkeypatch.setattr(ground_truth, "MAX_EPISODE_STEPS", 500)
+    monkeypatch.setattr(Endless, "n_steps", 0)
+    found = evaluate_agent(go, SyncVectorEnv([LockedEndless] * n_envs), **SMALL, gamma=0.8)
+    as_text(found)
+    n = found.start.n_episodes
+    assert Endless.n_steps < 120 + 3_000 + 256 * n_envs + 100
+    assert n < SMALL["n_episodes"]
+    assert any(
+        warning.startswith(f"Only {n} of 6 fresh episodes ended within 3000 steps together")
+        for warning in found.warnings
+    )
+
+
+def test_evaluate_agent_bounds_an_environment_without_its_time_limit(monkeypatch):
+    monkeypatch.setattr(ground_truth, "MAX_EPISODE_STEPS", 300)
+    env = gym.make("Pendulum-v1").unwrapped  # without its time limit
+    found = evaluate_agent(None, env, **SMALL, gamma=0.5)
+    assert found.start.n_episodes == 0
+    assert any("Only 0 of 6 fresh episodes ended within 300 steps each" in warning for warning in found.warnings)
