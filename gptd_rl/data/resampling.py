@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import ArrayLike
 
-from gptd_rl.checks import LARGEST_COUNT
+from gptd_rl.checks import LARGEST_COUNT, as_index
 from gptd_rl.data.record import SegmentedData
 from gptd_rl.types import Array, BoolArray, IntArray
 
@@ -59,9 +59,7 @@ def select_segments(data: SegmentedData, segments: int | slice | ArrayLike) -> d
         if not -data.n_segments <= segments < data.n_segments:
             raise IndexError(f"segment {segments} of {data.n_segments}.")
         segments = [int(segments)]
-    index: Any = segments if isinstance(segments, slice) else np.asarray(segments)
-    if not isinstance(index, slice) and index.size == 0:
-        index = slice(0)
+    index = segments if isinstance(segments, slice) else as_index(segments, data.n_segments, "segments")
     chosen = np.arange(data.n_segments)[index]
     if chosen.size == 0:
         raise ValueError("empty data: the selection holds no segment.")

@@ -17,7 +17,7 @@ from typing import Any, Protocol, Self
 import numpy as np
 from numpy.typing import ArrayLike
 
-from gptd_rl.checks import as_states, is_count
+from gptd_rl.checks import as_states, is_count, one_line
 from gptd_rl.data.trajectories import Trajectories
 from gptd_rl.estimators.checks import check_n_jobs
 from gptd_rl.estimators.gptdq import GPTDQ
@@ -220,9 +220,9 @@ class Calibrated(Parameters):
     def _check_parameters(self) -> None:
         complete = all(hasattr(self.estimator, name) for name in ("fit", "predict"))
         if isinstance(self.estimator, type | GPTDQ) or not complete:
-            raise TypeError(f"estimator must be an estimator of V, such as GPTD(); got {self.estimator!r}.")
+            raise TypeError(f"estimator must be an estimator of V, such as GPTD(); got {one_line(repr(self.estimator))}.")
         if not is_count(self.n_folds) or self.n_folds < 2:
-            raise ValueError(f"n_folds must be a whole number of 2 or more; got {self.n_folds!r}.")
+            raise ValueError(f"n_folds must be a whole number of 2 or more; got {one_line(repr(self.n_folds))}.")
         check_n_jobs(self.n_jobs)
 
     def _check_fitted(self) -> None:

@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from gptd_rl.checks import as_count
-from gptd_rl.kernels.base import short
+from gptd_rl.checks import as_count, as_floats, one_line
+from gptd_rl.kernels.base import check_variance, short
 from gptd_rl.kernels.metric import Metric
 from gptd_rl.kernels.scale import DataScale, ParameterSpace
 from gptd_rl.types import Array, IntArray
@@ -67,7 +67,7 @@ class Isotropic(_Spectrum):
     n_dims: int
 
     def __post_init__(self) -> None:
-        _refuse_negative(np.array([self.h]), "h")
+        check_variance("h", self.h)
         as_count(self.n_dims, "n_dims")
 
     def __repr__(self) -> str:
@@ -146,7 +146,7 @@ class ARD(_Spectrum):
     a: Array
 
     def __init__(self, a: ArrayLike) -> None:
-        values = np.array(a, dtype=np.float64).reshape(-1)
+        values = as_floats(a, "a").reshape(-1)
         _refuse_negative(values, "a")
         object.__setattr__(self, "a", values)
 
@@ -233,14 +233,14 @@ class FactorAnalysis(_Spectrum):
     loadings: Array
 
     def __init__(self, a: ArrayLike, loadings: ArrayLike) -> None:
-        values = np.array(a, dtype=np.float64).reshape(-1)
+        values = as_floats(a, "a").reshape(-1)
         _refuse_negative(values, "a")
-        columns = np.array(loadings, dtype=np.float64)
+        columns = as_floats(loadings, "loadings")
         columns = columns[:, None] if columns.ndim == 1 else columns
         if columns.ndim != 2 or len(columns) != len(values):
             raise ValueError(f"loadings must have shape ({len(values)}, rank), as a has; got {np.shape(loadings)}.")
         if not np.isfinite(columns).all():
-            raise ValueError(f"loadings must be finite; got {columns}.")
+            raise ValueError(f"loadings must be finite; got {one_line(columns)}.")
         object.__setattr__(self, "a", values)
         object.__setattr__(self, "loadings", columns)
 
@@ -357,4 +357,4 @@ def _log(values: Array) -> Array:
 
 def _refuse_negative(values: Array, name: str) -> None:
     if not (np.isfinite(values).all() and (values >= 0).all()):
-        raise ValueError(f"{name} must be finite and not negative; got {values}.")
+        raise ValueError(f"{name} must be finite and not negative; got {one_line(values)}.")

@@ -90,7 +90,7 @@ def damage_a_head(parts: Members, rng: np.random.Generator) -> Members:
 def rename_a_member(parts: Members, rng: np.random.Generator) -> Members:
     parts = dict(parts)
     content = parts.pop(pick(rng, list(parts)))
-    names = ["../x.npy", "/x.npy", "x", "header.npy", "states.npy", "a/b.npy", "\x00.npy", "x" * 5000 + ".npy"]
+    names = ["../x.npy", "/x.npy", "x", "header.npy", "states.npy", "a/b.npy", "a\x00.npy", "x" * 5000 + ".npy"]
     return parts | {pick(rng, names): content}
 
 

@@ -115,7 +115,7 @@ def archive_of(source: Path, target: Path, pickles: Pickles, rng: np.random.Gene
     if kind == 0:
         target.write_bytes(pick(rng, BYTES)(source.read_bytes(), rng))
     elif kind == 1:
-        names = ["../up.pth", "/root.pth", "policy.pth", "x", "data", "__class__.pth", "a/b.pth", "\x00.pth", "a\\..\\b"]
+        names = ["../up.pth", "/root.pth", "policy.pth", "x", "data", "__class__.pth", "a/b.pth", "a\x00.pth", "a\\..\\b"]
         write(target, parts | {pick(rng, names): pick(rng, list(parts.values()))})
     elif kind == 2:
         name = pick(rng, list(parts))
