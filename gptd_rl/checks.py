@@ -122,6 +122,12 @@ def check_choice(name: str, value: object, allowed: Sequence[str], otherwise: st
         raise ValueError(f"{expected}; got {one_line(repr(value))}.")
 
 
+def as_generator(seed: Any) -> np.random.Generator:
+    """Random numbers from a seed, or a generator as it is."""
+    # A matrix has rows that are matrices, and NumPy looks for its numbers until the stack is full.
+    return np.random.default_rng(np.asarray(seed) if isinstance(seed, np.ndarray) else seed)
+
+
 # -------------------------------------------------------------------------------------- arrays
 
 

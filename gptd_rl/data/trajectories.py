@@ -22,7 +22,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from gptd_rl.checks import as_index
+from gptd_rl.checks import as_index, one_line
 from gptd_rl.data import files, readers, resampling
 from gptd_rl.data.record import check_record
 from gptd_rl.exceptions import brief
@@ -190,10 +190,10 @@ class Trajectories:
                 raise ValueError(f"it holds {', '.join(unknown)}")
             return cls._trusted(**check_record(**arrays))
         except FileNotFoundError:
-            raise FileNotFoundError(f"there is no file {path}.") from None
+            raise FileNotFoundError(f"there is no file {one_line(path)}.") from None
         except files.UNREADABLE as error:
             raise ValueError(
-                f"{path} does not hold trajectories as Trajectories.save writes them: {brief(error)}"
+                f"{one_line(path)} does not hold trajectories as Trajectories.save writes them: {brief(error)}"
             ) from None
 
     def save(self, path: str | os.PathLike[str]) -> Path:

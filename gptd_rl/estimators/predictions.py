@@ -8,7 +8,7 @@ import numpy as np
 import scipy  # its submodules are imported at first use
 from numpy.typing import ArrayLike
 
-from gptd_rl.checks import as_vector, is_count, is_within, one_line
+from gptd_rl.checks import as_generator, as_vector, is_count, is_within, one_line
 from gptd_rl.memory import available_bytes
 from gptd_rl.threads import one_blas_thread
 from gptd_rl.types import Array, IntArray
@@ -55,7 +55,7 @@ class Predictions:
             )
         if not len(rows):
             return np.zeros((n, 0))
-        rng = np.random.default_rng(seed)
+        rng = as_generator(seed)
         values: Array = self._prior_mean(rows) + self.posterior_.sample(rows[:, self._columns], n, rng)
         return values
 

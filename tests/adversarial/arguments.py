@@ -14,7 +14,7 @@ from gptd_rl import ARD, GPTD, GPTDQ, FactorAnalysis, Isotropic, OnlineGPTD, Squ
 from gptd_rl.agents import PolicyIteration
 from gptd_rl.estimators.conformal import Calibrated
 from gptd_rl.estimators.dynamics.model import DynamicsModel
-from gptd_rl.kernels import ActionDelta, Constant, Matern52, paper_kernel
+from gptd_rl.kernels import ActionDelta, Constant, Matern52
 from tests.adversarial.harness import Attack, Category, pick
 from tests.adversarial.nonsense import spoiled
 from tests.estimators.test_edited_files import DATA, KERNEL, MODELS, QUICK, with_actions
@@ -114,8 +114,8 @@ def fitting_calls(data: Trajectories) -> list[Call]:
             ("n_transitions", "n_episodes"),
         ),
         Call(
-            lambda state, reward, next_state, discount: (
-                OnlineGPTD(KERNEL, 0.1).update(gptd_rl.Transition(state, reward, next_state, discount))
+            lambda state, reward, next_state, discount: OnlineGPTD(KERNEL, 0.1).update(
+                gptd_rl.Transition(state, reward, next_state, discount)
             ),
             dict(state=STATES[0], reward=1.0, next_state=STATES[1], discount=0.9),
         ),

@@ -29,7 +29,9 @@ class Nonsensical(Showing):
         if (self.episode, self.steps) != self.at or self.where == "observation":
             return normal
         if self.where == "error":
-            raise pick(np.random.default_rng(self.steps), [RuntimeError, KeyError, ZeroDivisionError])("the motor is hot")
+            raise pick(np.random.default_rng(self.steps), [RuntimeError, KeyError, ZeroDivisionError])(
+                "the motor is hot"
+            )
         if self.where == "everything":
             return self.wrong
         return (*normal[:place], self.wrong, *normal[place + 1 :])
@@ -73,7 +75,17 @@ WRAPPERS: list[Callable[[gym.Env], gym.Env]] = [
     lambda env: gym.wrappers.Autoreset(env),
     lambda env: gym.wrappers.TransformReward(env, lambda r: 2 * r),
 ]
-PLACES = ["observation", "observation", "observation", "reward", "terminated", "truncated", "info", "everything", "error"]
+PLACES = [
+    "observation",
+    "observation",
+    "observation",
+    "reward",
+    "terminated",
+    "truncated",
+    "info",
+    "everything",
+    "error",
+]
 
 
 def prepare(folder: Path) -> Attack:

@@ -47,7 +47,7 @@ ARRAYS: list[Callable[[], Any]] = [
     lambda: np.zeros((4, 3), dtype=">f8"),
     lambda: np.zeros((4, 3), dtype=np.float16),
     lambda: np.zeros((4, 3), dtype=np.longdouble),
-    lambda: np.zeros((1,) * 40),
+    lambda: np.zeros((1,) * 30),
     lambda: np.matrix(np.zeros((4, 3))),
 ]
 

@@ -15,10 +15,10 @@ from tests.adversarial.harness import Attack, Category, pick
 from tests.report.evaluations import Tags, in_gridworld, one_input
 
 PIECES = [
-    *("<script>alert(1)</script>", "</script>", "<img src=x onerror=alert(1)>", '"><svg onload=alert(1)>', "<!--", "-->"),
-    *("</style>", "</title>", "</main></body>", "]]>", "<![CDATA[", "&lt;", "&#60;script&#62;", "&", "'", '"', "<", ">"),
+    *("<script>alert(1)</script>", "</script>", "<img src=x onerror=alert(1)>", '"><svg onload=alert(1)>', "<!--"),
+    *("</style>", "</title>", "</main></body>", "]]>", "<![CDATA[", "&lt;", "&#60;script&#62;", "&", "'", '"', "<"),
     *("javascript:alert(1)", "http://example.org", "url(//x)", "{{7*7}}", "${x}", "$\\frac{1}{2}$", "$x^2", "$", "\\"),
-    *("\x00", "\x1b[31m", "\n", "\r", "\t", "\u202e", "\ufeff", "\ud7ff", "[red]", "[/]", "[link=x]", "[", "%s", "速度 ☃"),
+    *("\x00", "\x1b[31m", "\n", "\r", "\t", "\u202e", "\ufeff", "[red]", "[/]", "[link=x]", "速度 ☃"),
 ]  # fmt: skip
 
 

@@ -39,7 +39,7 @@ NAMES = [
     *("os.system", "os.mkdir", "builtins.eval", "builtins.exec", "builtins.getattr", "builtins.dict", "builtins.type"),
     *("builtins.__import__", "importlib.import_module", "subprocess.Popen", "numpy.load", "numpy.dtype", "numpy.save"),
     *("torch.load", "torch._utils._rebuild_tensor_v2", "torch.nn.modules.activation.Tanh", "torch.optim.adam.Adam"),
-    *("functools.partial", "operator.attrgetter", "copyreg._reconstructor", "collections.OrderedDict", "types.CodeType"),
+    *("functools.partial", "operator.attrgetter", "copyreg._reconstructor", "collections.OrderedDict"),
     *("numpy.random._pickle.__generator_ctor", "cloudpickle.cloudpickle._make_function", "pickle.loads", "sys.modules"),
     *("stable_baselines3.common.policies.ActorCriticPolicy", "gptd_rl.data.files.write", f"{MODULE}.geohash", "a.b"),
     *(f"gymnasium.spaces.{name}" for name in SPACES),
@@ -61,8 +61,10 @@ class Pickles:
         return pick(self.rng, BYTES)(content, self.rng) if self.rng.random() < 0.2 else content
 
     def thing(self, depth: int) -> Any:
-        makers = [self.leaf] if depth == 0 else [self.leaf, self.sequence, self.mapping, self.call, self.call,
-                                                 self.change, self.array, self.space, self.statistics, self.harm]  # fmt: skip
+        makers = [self.leaf]
+        if depth:
+            makers += [self.sequence, self.mapping, self.call, self.call, self.change]
+            makers += [self.array, self.space, self.statistics, self.harm]
         return pick(self.rng, makers)(depth - 1)
 
     def leaf(self, depth: int) -> Any:
@@ -115,7 +117,17 @@ def archive_of(source: Path, target: Path, pickles: Pickles, rng: np.random.Gene
     if kind == 0:
         target.write_bytes(pick(rng, BYTES)(source.read_bytes(), rng))
     elif kind == 1:
-        names = ["../up.pth", "/root.pth", "policy.pth", "x", "data", "__class__.pth", "a/b.pth", "a\x00.pth", "a\\..\\b"]
+        names = [
+            "../up.pth",
+            "/root.pth",
+            "policy.pth",
+            "x",
+            "data",
+            "__class__.pth",
+            "a/b.pth",
+            "a\x00.pth",
+            "a\\..\\b",
+        ]
         write(target, parts | {pick(rng, names): pick(rng, list(parts.values()))})
     elif kind == 2:
         name = pick(rng, list(parts))
@@ -128,7 +140,18 @@ def archive_of(source: Path, target: Path, pickles: Pickles, rng: np.random.Gene
     elif kind == 4:
         changed(source, target, **{pick(rng, list(fields)): field(pickles.make())})
     else:
-        values = [-1, 1e308, "x", [[]], {"a": {}}, {":serialized:": 3}, {":serialized:": "AAAA"}, True, 10**40, [1] * 99]
+        values = [
+            -1,
+            1e308,
+            "x",
+            [[]],
+            {"a": {}},
+            {":serialized:": 3},
+            {":serialized:": "AAAA"},
+            True,
+            10**40,
+            [1] * 99,
+        ]
         changed(source, target, **{pick(rng, list(fields)): pick(rng, values) for _ in range(rng.integers(1, 3))})
 
 
@@ -139,7 +162,13 @@ def guarded() -> list[Any]:
     from stable_baselines3.common.vec_env import VecNormalize
 
     frombuffer = vars(numeric)["_frombuffer"]
-    return [RunningMeanStd.update, VecNormalize.normalize_obs, frombuffer, frombuffer.__defaults__, gym.spaces.Box.sample]
+    return [
+        RunningMeanStd.update,
+        VecNormalize.normalize_obs,
+        frombuffer,
+        frombuffer.__defaults__,
+        gym.spaces.Box.sample,
+    ]
 
 
 def prepare(folder: Path) -> Attack:
