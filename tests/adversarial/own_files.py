@@ -82,7 +82,8 @@ def damage_a_head(parts: Members, rng: np.random.Generator) -> Members:
     name = pick(rng, list(parts))
     head, rest = parts[name][:128], parts[name][128:]
     old, new = pick(rng, [(b"(", b"(9999999999,"), (b"<f8", b"|O"), (b"<f8", b"<c16"), (b"<f8", b"<M8[s]"),
-                          (b"<f8", b"|V9999"), (b"False", b"True"), (b"<i8", b"<u8"), (b"1", b"2**70"), (b"(", b"(" * 60),
+                          (b"<f8", b"|V9999"), (b"False", b"True"), (b"<i8", b"<u8"), (b"1", b"2**70"),
+                          (b"(", b"(" * 60),
                           (b"<U", b">U"), (b"{", b"{'a': 1, "), (b"<f8", b"<f2"), (b",)", b",-1)")])  # fmt: skip
     return parts | {name: head.replace(old, new)[:127].ljust(127) + b"\n" + rest}
 
