@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sys
 from abc import ABC, abstractmethod
-from numbers import Real
 from typing import TYPE_CHECKING, Any, cast
 
 import gymnasium as gym
@@ -18,7 +17,7 @@ from gptd_rl.agents.planning import Planner, Planning
 from gptd_rl.agents.policy_pool import PolicyPool, PolicyRecord, StateValues
 from gptd_rl.agents.replay import Experience, ReplayBuffer
 from gptd_rl.agents.trial_pool import Served, TrialPool
-from gptd_rl.checks import as_count, one_line
+from gptd_rl.checks import as_count, is_within, one_line
 from gptd_rl.data.spaces import as_rows
 from gptd_rl.data.trajectories import Trajectories
 from gptd_rl.estimators.dynamics.model import DynamicsModel
@@ -56,7 +55,7 @@ class BaseAgent(ABC):
         tensorboard_log: str | None,
         verbose: int,
     ) -> None:
-        if not (isinstance(gamma, Real) and 0.0 <= gamma < 1.0):
+        if not (is_within(gamma, -1.0, 1.0) and gamma >= 0.0):
             raise ValueError(f"gamma must lie in [0, 1); got {one_line(gamma)}. Values are infinite sums otherwise.")
         self.gamma = float(gamma)
         self.seed = (

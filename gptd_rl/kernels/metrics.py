@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from gptd_rl.checks import as_count, as_floats, one_line
-from gptd_rl.kernels.base import check_variance, short
+from gptd_rl.kernels.base import short
 from gptd_rl.kernels.metric import Metric
 from gptd_rl.kernels.scale import DataScale, ParameterSpace
 from gptd_rl.types import Array, IntArray
@@ -67,7 +67,10 @@ class Isotropic(_Spectrum):
     n_dims: int
 
     def __post_init__(self) -> None:
-        check_variance("h", self.h)
+        values = as_floats([self.h], "h")
+        if values.shape != (1,):
+            raise ValueError(f"h must be one number; got shape {values.shape[1:]}.")
+        _refuse_negative(values, "h")
         as_count(self.n_dims, "n_dims")
 
     def __repr__(self) -> str:
