@@ -18,7 +18,7 @@ export MPLBACKEND := Agg
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test lint format browser tables bench-exact bench-sparse bench-selection bench-fits bench-off-policy bench-evaluate bench-policy-iteration bench-ablation bench-model-or-not bench-threads bench-imports bench-markov clean distclean
+.PHONY: help demo test attack lint format browser tables bench-exact bench-sparse bench-selection bench-fits bench-off-policy bench-evaluate bench-policy-iteration bench-ablation bench-model-or-not bench-threads bench-imports bench-markov clean distclean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1|\2/p' Makefile | awk -F'|' '{ printf "%-24s %s\n", $$1, $$2 }'
@@ -28,6 +28,9 @@ demo: $(SB3) ## train a small agent (once), evaluate it, write a page about it t
 
 test: lint ## format, lint, types, tests, doctests and examples: what CI runs
 	OPENBLAS_NUM_THREADS=1 OMP_NUM_THREADS=1 $(PY) -m pytest -n $(JOBS) --durations=30
+
+attack: $(DEV) ## 100 000 hostile cases, an hour at most: a table of categories, cases, failures and seconds
+	OPENBLAS_NUM_THREADS=1 OMP_NUM_THREADS=1 $(PY) -m tests.adversarial --cases 100000 --seconds 3600
 
 lint: $(DEV) ## format, lint and types only
 	$(PY) -m ruff format --check .

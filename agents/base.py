@@ -17,7 +17,7 @@ from gptd_rl.agents.planning import Planner, Planning
 from gptd_rl.agents.policy_pool import PolicyPool, PolicyRecord, StateValues
 from gptd_rl.agents.replay import Experience, ReplayBuffer
 from gptd_rl.agents.trial_pool import Served, TrialPool
-from gptd_rl.checks import as_count
+from gptd_rl.checks import as_count, is_within, one_line
 from gptd_rl.data.spaces import as_rows
 from gptd_rl.data.trajectories import Trajectories
 from gptd_rl.estimators.dynamics.model import DynamicsModel
@@ -55,16 +55,18 @@ class BaseAgent(ABC):
         tensorboard_log: str | None,
         verbose: int,
     ) -> None:
-        if not 0.0 <= gamma < 1.0:
-            raise ValueError(f"gamma must lie in [0, 1); got {gamma}. Values are infinite sums otherwise.")
+        if not (is_within(gamma, -1.0, 1.0) and gamma >= 0.0):
+            raise ValueError(f"gamma must lie in [0, 1); got {one_line(gamma)}. Values are infinite sums otherwise.")
         self.gamma = float(gamma)
-        self.seed = int(np.random.SeedSequence().generate_state(1)[0] >> 1) if seed is None else int(seed)
+        self.seed = (
+            int(np.random.SeedSequence().generate_state(1)[0] >> 1) if seed is None else as_count(seed, "seed", 0)
+        )
         self.candidates = None if candidates is None else np.asarray(candidates)
         prior = ActionPrior(1, float(noise_share), float(action_correlation))
         self.noise_share, self.action_correlation = prior.noise_share, prior.correlation
         self.subset_size = as_count(subset_size, "subset_size")
         if model not in ("gp", None):
-            raise ValueError(f"model must be 'gp' or None; got {model!r}.")
+            raise ValueError(f"model must be 'gp' or None; got {one_line(repr(model))}.")
         self.model, self.planning = model, planning
         self.tensorboard_log, self.verbose = tensorboard_log, verbose
         self.estimator = GPTDQ(

@@ -20,7 +20,7 @@ from gptd_rl.agents.planning import Planning, planning_from_dict
 from gptd_rl.agents.pool_files import QTable, pool_to_dict, restore_pool
 from gptd_rl.agents.replay import Experience, ReplayBuffer
 from gptd_rl.agents.trial_pool import TrialPool
-from gptd_rl.checks import as_count, as_flags, as_indices, as_numbers, as_states, check_finite
+from gptd_rl.checks import as_count, as_flags, as_indices, as_numbers, as_states, check_finite, one_line
 from gptd_rl.data import files
 from gptd_rl.estimators.dynamics.model import DynamicsModel
 from gptd_rl.estimators.dynamics.outcomes import ModelErrors
@@ -112,7 +112,7 @@ def load(agent_class: type[Agent], path: str | os.PathLike[str], env: EnvLike | 
         agent = _build(agent_class, arrays)
         arrays.check_all_read()
     except FileNotFoundError:
-        raise FileNotFoundError(f"there is no file {path}.") from None
+        raise FileNotFoundError(f"there is no file {one_line(path)}.") from None
     except files.UNREADABLE as error:
         raise ValueError(f"{path} does not hold an agent as PolicyIteration.save writes it: {brief(error)}") from None
     agent.set_env(env)

@@ -34,6 +34,11 @@ def is_positive(value: object) -> bool:
     return not isinstance(value, bool) and isinstance(value, Real) and 0.0 < as_float(value) < np.inf
 
 
+def is_within(value: object, low: float, high: float) -> bool:
+    """Whether `value` is a number between two others, which it may not be; True and False are not."""
+    return not isinstance(value, bool) and isinstance(value, Real) and low < as_float(value) < high
+
+
 def as_float(value: Any) -> float:
     """A number as a float: infinite if it is an integer that no float holds."""
     try:
@@ -117,6 +122,12 @@ def check_choice(name: str, value: object, allowed: Sequence[str], otherwise: st
         raise ValueError(f"{expected}; got {one_line(repr(value))}.")
 
 
+def as_generator(seed: Any) -> np.random.Generator:
+    """Random numbers from a seed, or a generator as it is."""
+    # A matrix has rows that are matrices, and NumPy looks for its numbers until the stack is full.
+    return np.random.default_rng(np.asarray(seed) if isinstance(seed, np.ndarray) else seed)
+
+
 # -------------------------------------------------------------------------------------- arrays
 
 
@@ -140,7 +151,8 @@ def as_floats(values: ArrayLike, name: str, expected: str = "numbers") -> Array:
     """Check and copy numbers of any shape to floats."""
     array = as_array(values, name, expected)
     try:
-        return array.astype(np.float64, copy=False)
+        with np.errstate(over="ignore"):  # long doubles beyond all floats are infinite
+            return array.astype(np.float64, copy=False)
     except (TypeError, ValueError, OverflowError) as error:
         raise TypeError(f"{name} must be {expected}: {error}.") from None
 
@@ -173,8 +185,10 @@ def as_numbers(values: ArrayLike, shape: tuple[int | None, ...], name: str) -> A
     _check_shape(array, shape, name)
     if array.dtype.kind not in "iuf":
         raise TypeError(f"{name} must be numbers; got {array.dtype}.")
-    check_finite(array, name)
-    return np.asarray(array, dtype=np.float64)
+    with np.errstate(over="ignore"):
+        floats = np.asarray(array, dtype=np.float64)
+    check_finite(floats, name)
+    return floats
 
 
 def as_points(values: ArrayLike, n_dims: int | None, name: str = "inducing_points") -> Array:
@@ -203,6 +217,20 @@ def as_indices(values: ArrayLike, n: int, name: str) -> IntArray:
     if (outside := np.flatnonzero((array < 0) | (array >= n))).size:
         raise ValueError(f"{name} must lie between 0 and {n - 1}; {name}[{outside[0]}] is {array[outside[0]]}.")
     return array.astype(np.int64, copy=False)
+
+
+def as_index(values: ArrayLike, n: int, name: str) -> NDArray[Any]:
+    """Check a choice among n things: whole numbers from −n to n − 1, or a mask of shape (n,)."""
+    array = np.atleast_1d(as_array(values, name, "whole numbers or a mask"))
+    if array.size == 0:
+        return np.zeros(0, dtype=np.int64)
+    if array.dtype.kind == "b" and array.shape == (n,):
+        return array
+    if array.dtype.kind not in "iu" or array.ndim != 1:
+        raise TypeError(f"{name} must be whole numbers or a mask of shape ({n},); got {array.dtype} of {array.shape}.")
+    if (outside := np.flatnonzero((array < -n) | (array >= n))).size:
+        raise ValueError(f"{name} must lie between {-n} and {n - 1}; {name}[{outside[0]}] is {array[outside[0]]}.")
+    return array
 
 
 def _check_shape(array: NDArray[Any], shape: tuple[int | None, ...], name: str) -> None:

@@ -10,6 +10,7 @@ import os
 import shutil
 import tempfile
 import threading
+import tokenize
 import uuid
 import weakref
 import zipfile
@@ -35,6 +36,7 @@ UNREADABLE = (
     IndexError,
     ValueError,
     NotImplementedError,
+    tokenize.TokenError,  # in the header of an array
     ArithmeticError,
     RecursionError,
     np.linalg.LinAlgError,
@@ -74,15 +76,14 @@ def atomic_write(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
     """
     path = Path(path)
     temporary = path.with_name(f".{path.name[:100]}.{uuid.uuid4().hex}.part")
-    with temporary.open("xb") as file:
-        try:
+    file = temporary.open("xb")
+    try:
+        with file:
             yield file
-            file.close()
-            os.replace(temporary, path)
-        except BaseException:
-            file.close()
-            temporary.unlink(missing_ok=True)
-            raise
+        os.replace(temporary, path)
+    except BaseException:
+        temporary.unlink(missing_ok=True)
+        raise
 
 
 class Members(Mapping[str, Any]):

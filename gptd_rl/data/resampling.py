@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import ArrayLike
 
-from gptd_rl.checks import LARGEST_COUNT
+from gptd_rl.checks import as_generator, as_index, is_count, one_line
 from gptd_rl.data.record import SegmentedData
 from gptd_rl.types import Array, BoolArray, IntArray
 
@@ -59,9 +59,7 @@ def select_segments(data: SegmentedData, segments: int | slice | ArrayLike) -> d
         if not -data.n_segments <= segments < data.n_segments:
             raise IndexError(f"segment {segments} of {data.n_segments}.")
         segments = [int(segments)]
-    index: Any = segments if isinstance(segments, slice) else np.asarray(segments)
-    if not isinstance(index, slice) and index.size == 0:
-        index = slice(0)
+    index = segments if isinstance(segments, slice) else as_index(segments, data.n_segments, "segments")
     chosen = np.arange(data.n_segments)[index]
     if chosen.size == 0:
         raise ValueError("empty data: the selection holds no segment.")
@@ -76,8 +74,9 @@ def select_segments(data: SegmentedData, segments: int | slice | ArrayLike) -> d
 
 def thin(data: SegmentedData, every: int, offset: int = 0) -> dict[str, Any]:
     """Keep every `every`-th state of each segment from `offset` on; see `Trajectories.thin`."""
-    if not 1 <= every <= LARGEST_COUNT or not 0 <= offset < every:
-        raise ValueError(f"every must be 1 or more, and offset from 0 to every − 1; got {every} and {offset}.")
+    if not is_count(every) or not is_count(offset, 0) or not offset < every:
+        came = f"{one_line(every)} and {one_line(offset)}"
+        raise ValueError(f"every must be 1 or more, and offset from 0 to every − 1, whole numbers; got {came}.")
     step = np.arange(len(data)) - np.repeat(data.starts, data.lengths)  # number within the segment  [n]
     kept = np.flatnonzero((step >= offset) & ((step - offset) % every == 0))
     lengths = np.bincount(data.segment_of[kept], minlength=data.n_segments)
@@ -155,7 +154,7 @@ def random_pieces(data: Data, size: int, seed: int = 0) -> Data:
         return data
     longest = max(2, size // 8)
     pieces = data.cut(longest) if len(data) / data.n_segments > longest else data
-    order = np.random.default_rng(seed).permutation(pieces.n_segments)
+    order = as_generator(seed).permutation(pieces.n_segments)
     n_kept = int(np.searchsorted(np.cumsum(pieces.lengths[order]), size)) + 1
     return pieces[np.sort(order[:n_kept])]
 

@@ -22,6 +22,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from gptd_rl.checks import as_index, one_line
 from gptd_rl.data import files, readers, resampling
 from gptd_rl.data.record import check_record
 from gptd_rl.exceptions import brief
@@ -181,6 +182,7 @@ class Trajectories:
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Trajectories:
         """Read a file that `save` wrote; its arrays are checked like those of any other source."""
+        path = Path(path)
         try:
             arrays = files.read(path)
             unknown = sorted(set(arrays) - {f.name for f in fields(cls)})
@@ -188,10 +190,10 @@ class Trajectories:
                 raise ValueError(f"it holds {', '.join(unknown)}")
             return cls._trusted(**check_record(**arrays))
         except FileNotFoundError:
-            raise FileNotFoundError(f"there is no file {path}.") from None
+            raise FileNotFoundError(f"there is no file {one_line(path)}.") from None
         except files.UNREADABLE as error:
             raise ValueError(
-                f"{path} does not hold trajectories as Trajectories.save writes them: {brief(error)}"
+                f"{one_line(path)} does not hold trajectories as Trajectories.save writes them: {brief(error)}"
             ) from None
 
     def save(self, path: str | os.PathLike[str]) -> Path:
@@ -274,6 +276,8 @@ class Trajectories:
         """Lay the segments of all `parts` end to end."""
         if not parts:
             raise ValueError("empty data: expected at least one part to concatenate, got none.")
+        if strange := [part for part in parts if not isinstance(part, Trajectories)]:
+            raise TypeError(f"expected Trajectories to concatenate; got {type(strange[0]).__name__}.")
         widths = {p.n_dims for p in parts}
         if len(widths) > 1:
             raise ValueError(f"cannot join states of different widths: got {sorted(widths)}.")
@@ -306,7 +310,7 @@ class Trajectories:
         ----------
         columns : int, array-like of int, or mask of shape (n_dims,)
         """
-        states = self.states[:, np.atleast_1d(columns)]
+        states = self.states[:, as_index(columns, self.n_dims, "columns")]
         return Trajectories._trusted(**resampling.take_rows(self, slice(None), states=states))
 
     def thin(self, every: int, offset: int = 0) -> Trajectories:

@@ -313,7 +313,8 @@ class Estimator(Predictions, Parameters, InputPruning, SaveAndLoad):
                 raise ValueError(
                     f"theta must have shape {self.theta_.shape} ({self.parameter_names_}); got {values.shape}."
                 )
-            model = model.with_theta(values)
+            with np.errstate(over="ignore"):  # what is infinite is refused
+                model = model.with_theta(values)
         engine = self._engine("judge θ by")
         if self.bootstrap_:
             objective = engine.moments.objective.refine(model)

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from gptd_rl.checks import check_choice, is_count, is_positive, one_line
+from gptd_rl.checks import LARGEST, as_float, check_choice, is_count, is_positive, one_line
 from gptd_rl.data.actions import Actions, DiscreteActions
 from gptd_rl.kernels import ActionDelta, Kernel
 from gptd_rl.selection.variants import VARIANTS
@@ -40,6 +40,8 @@ def check_parameters(v: Any) -> None:
         value = getattr(v, name)
         if value is not None and not is_positive(value):
             raise ValueError(f"{name} must be positive; got {one_line(value)}.")
+        if value is not None and as_float(value) > LARGEST:
+            raise ValueError(f"{name} must be at most {LARGEST:g}; got {one_line(value)}.")
     if v.max_rank is not None and not is_count(v.max_rank):
         raise ValueError(f"max_rank must be 1 or more, or None for n_dims − 1; got {one_line(v.max_rank)}.")
     if not is_count(v.n_restarts, 0):

@@ -17,7 +17,7 @@ from typing import Any, Protocol, Self
 import numpy as np
 from numpy.typing import ArrayLike
 
-from gptd_rl.checks import as_states, is_count
+from gptd_rl.checks import as_generator, as_states, is_count, one_line
 from gptd_rl.data.trajectories import Trajectories
 from gptd_rl.estimators.checks import check_n_jobs
 from gptd_rl.estimators.gptdq import GPTDQ
@@ -220,9 +220,11 @@ class Calibrated(Parameters):
     def _check_parameters(self) -> None:
         complete = all(hasattr(self.estimator, name) for name in ("fit", "predict"))
         if isinstance(self.estimator, type | GPTDQ) or not complete:
-            raise TypeError(f"estimator must be an estimator of V, such as GPTD(); got {self.estimator!r}.")
+            raise TypeError(
+                f"estimator must be an estimator of V, such as GPTD(); got {one_line(repr(self.estimator))}."
+            )
         if not is_count(self.n_folds) or self.n_folds < 2:
-            raise ValueError(f"n_folds must be a whole number of 2 or more; got {self.n_folds!r}.")
+            raise ValueError(f"n_folds must be a whole number of 2 or more; got {one_line(repr(self.n_folds))}.")
         check_n_jobs(self.n_jobs)
 
     def _check_fitted(self) -> None:
@@ -306,7 +308,7 @@ def calibrate(
     errors = returns.y - returns.difference(cross_val_values)
     rows = returns.usable
     if len(rows) > MAX_ERRORS:
-        rows = np.random.default_rng(seed).choice(rows, MAX_ERRORS, replace=False)
+        rows = as_generator(seed).choice(rows, MAX_ERRORS, replace=False)
     episodes = data.segment_of[rows]
     n_episodes = len(np.unique(episodes))
     if weights is None:
@@ -366,7 +368,7 @@ def cross_val_predict(
 def folds(groups: IntArray, n_folds: int = N_FOLDS, seed: int = 0) -> IntArray:
     """A random fold 0 … n_folds − 1 for each row, the same for all rows of a group."""
     names, row = np.unique(groups, return_inverse=True)
-    order = np.random.default_rng(seed).permutation(len(names))
+    order = as_generator(seed).permutation(len(names))
     return np.asarray((order % n_folds)[row], dtype=np.int64)
 
 

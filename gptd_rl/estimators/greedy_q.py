@@ -8,6 +8,7 @@ from typing import Any, Self
 
 import numpy as np
 
+from gptd_rl.checks import as_generator
 from gptd_rl.data.action_transitions import ActionTransitions
 from gptd_rl.data.actions import ContinuousActions, DiscreteActions
 from gptd_rl.data.trajectories import Trajectories
@@ -57,7 +58,7 @@ class GreedyQ(QEstimator):
             n_inducing=self.subset_size,
             prior_mean=self.mean,
             start=before,
-            rng=np.random.default_rng(self.random_state),
+            rng=as_generator(self.random_state),
         )
         return self._adopt_greedy(fit, pairs, actions)
 
@@ -67,7 +68,7 @@ class GreedyQ(QEstimator):
         if self.action_correlation:
             raise ValueError("a fit with a model has no correlation of actions: every action has its own outcome.")
         ActionPrior(actions.n, self.noise_share)  # refuses shares that are not positive
-        rng = np.random.default_rng(self.random_state)
+        rng = as_generator(self.random_state)
         transitions = ActionTransitions.of(pairs)
         data = complete_rows(model, transitions, np.arange(len(transitions)), None, rng)
         kernel = self.kernel

@@ -18,6 +18,7 @@ from dataclasses import dataclass
 import numpy as np
 import scipy  # its submodules are imported at first use
 
+from gptd_rl.checks import as_generator
 from gptd_rl.types import Array, IntArray
 
 N_STATES = 500  # states that are compared, at most
@@ -72,7 +73,7 @@ def importances(
     seed : int or None
         Of the choice of states, and of resampling.
     """
-    rng, n_dims = np.random.default_rng(seed), states.shape[1]
+    rng, n_dims = as_generator(seed), states.shape[1]
     rows = rng.permutation(len(states))[:N_STATES]
     x, groups = states[rows], np.unique(segments[rows], return_inverse=True)[1]
     v = value(x)

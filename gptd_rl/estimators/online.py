@@ -18,6 +18,7 @@ from gptd_rl.checks import (
     check_finite,
     is_count,
     is_positive,
+    is_within,
     one_line,
 )
 from gptd_rl.data.trajectories import Trajectories
@@ -111,12 +112,17 @@ class OnlineGPTD(StatePredictions, Parameters, SaveAndLoad):
     ) -> None:
         _expect(isinstance(kernel, Kernel), "kernel must be a kernel object", type(kernel), TypeError)
         _expect(is_positive(noise_variance), "noise_variance must be positive and finite", noise_variance)
+        _expect(is_within(noise_variance, 1e-100, 1e100), "noise_variance must be within 1e±100", noise_variance)
         _expect(noise in NOISES, f"noise must be one of {', '.join(map(repr, NOISES))}", noise)
         _expect(isinstance(bootstrap, bool | np.bool_), "bootstrap must be True or False", bootstrap)
         whose = "bootstrap=True estimates the noise of a stochastic system: leave noise='stochastic'"
         _expect(not bootstrap or noise == "stochastic", whose, noise)
-        _expect(0.0 < tolerance < 1.0, "tolerance is a share of v₀ and must lie between 0 and 1", tolerance)
-        _expect(0.0 < forgetting <= 1.0, "forgetting must lie in (0, 1], where 1 forgets nothing", forgetting)
+        _expect(is_within(tolerance, 0.0, 1.0), "tolerance is a share of v₀ and must lie between 0 and 1", tolerance)
+        _expect(
+            is_within(forgetting, 0.0, np.nextafter(1.0, 2.0)),
+            "forgetting must lie in (0, 1], where 1 forgets nothing",
+            forgetting,
+        )
         _expect(max_size is None or is_count(max_size), "max_size must be 1 or more, or None for no limit", max_size)
         _expect(kernel.n_dims is not None, "the kernel must read the state", kernel)
         self.kernel, self.noise_variance = kernel, noise_variance

@@ -8,7 +8,7 @@ import numpy as np
 import scipy  # its submodules are imported at first use
 from numpy.typing import ArrayLike
 
-from gptd_rl.checks import as_vector, is_count
+from gptd_rl.checks import as_generator, as_vector, is_count, is_within, one_line
 from gptd_rl.memory import available_bytes
 from gptd_rl.threads import one_blas_thread
 from gptd_rl.types import Array, IntArray
@@ -36,8 +36,8 @@ class Predictions:
 
     def _interval(self, rows: Array, level: float) -> tuple[Array, Array]:
         """Interval at checked states or pairs, two arrays of shape (m,)."""
-        if not 0.0 < level < 1.0:
-            raise ValueError(f"level must lie between 0 and 1; got {level}.")
+        if not is_within(level, 0.0, 1.0):
+            raise ValueError(f"level must lie between 0 and 1; got {one_line(level)}.")
         x = rows[:, self._columns]
         mean = self._prior_mean(rows) + self.posterior_.mean(x)
         half = scipy.special.ndtri(0.5 + 0.5 * level) * np.sqrt(self.posterior_.interval_variance(x))
@@ -46,7 +46,7 @@ class Predictions:
     def _sample(self, rows: Array, n: int, seed: int | np.random.Generator | None, what: str) -> Array:
         """Joint posterior samples at checked states or pairs, of shape (n, m)."""
         if not is_count(n):
-            raise ValueError(f"n must be a whole number of 1 or more; got {n!r}.")
+            raise ValueError(f"n must be a whole number of 1 or more; got {one_line(repr(n))}.")
         needed, free = 4 * 8 * len(rows) ** 2, available_bytes()  # the covariance, its factor, and products on the way
         if free is not None and needed > free:
             raise ValueError(
@@ -55,7 +55,7 @@ class Predictions:
             )
         if not len(rows):
             return np.zeros((n, 0))
-        rng = np.random.default_rng(seed)
+        rng = as_generator(seed)
         values: Array = self._prior_mean(rows) + self.posterior_.sample(rows[:, self._columns], n, rng)
         return values
 

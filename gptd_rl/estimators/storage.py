@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Protocol, Self, TypeVar
 
+from gptd_rl.checks import one_line
 from gptd_rl.data import files
 from gptd_rl.exceptions import brief
 
@@ -84,10 +85,10 @@ def load(path: str | os.PathLike[str]) -> Any:
             arrays.check_all_read()
             return model
     except FileNotFoundError:
-        raise FileNotFoundError(f"there is no file {path}.") from None
+        raise FileNotFoundError(f"there is no file {one_line(path)}.") from None
     except files.UNREADABLE as error:
         raise ValueError(
-            f"{path} is not a gptd-rl model, or was cut off while it was copied ({brief(error)})."
+            f"{one_line(path)} is not a gptd-rl model, or was cut off while it was copied ({brief(error)})."
         ) from None
     raise ValueError(
         f"{path} has format version {header['version']}, this release reads up to {VERSION}: upgrade gptd-rl."

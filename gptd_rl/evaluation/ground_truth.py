@@ -17,6 +17,7 @@ import gymnasium as gym
 import numpy as np
 from gymnasium.wrappers import TimeLimit
 
+from gptd_rl.checks import as_generator
 from gptd_rl.data.spaces import flattener, require_flat, stack
 from gptd_rl.evaluation.environments import Environment
 from gptd_rl.evaluation.episodes import collect_episodes
@@ -140,7 +141,7 @@ def _episode_returns(
         env.vector_env, policy, n_episodes, max_steps, gamma=gamma, seed=seed, deterministic=deterministic
     )
     returns = Returns.of(data)
-    rng = np.random.default_rng(seed)
+    rng = as_generator(seed)
     rows = np.sort(rng.choice(returns.usable, min(n_states, len(returns.usable)), replace=False))
     values = returns.y + returns.z * values_at(value.predict, data)[returns.end]
     undiscounted = np.bincount(data.segment_of, weights=data.rewards).astype(np.float64)[is_complete]
@@ -201,7 +202,7 @@ def sample_start_states(
 ) -> StartStates:
     """Run complete episodes, all together, and copy the environment at uniformly sampled states of theirs."""
     require_flat(env.observation_space)
-    rng = np.random.default_rng(seed)
+    rng = as_generator(seed)
     envs = [copy.deepcopy(env) for _ in range(n_episodes)]
     observations = [e.reset(seed=seed + i)[0] for i, e in enumerate(envs)]
     spaces = env.observation_space, env.action_space
@@ -343,7 +344,7 @@ class _Rollouts:
 def reseeded_copy(env: gym.Env[Any, Any], seed: list[int]) -> gym.Env[Any, Any]:
     """A copy of an environment in its present state, with new random numbers and without a time limit."""
     twin = copy.deepcopy(env)
-    generator = np.random.default_rng(seed)
+    generator = as_generator(seed)
     twin.unwrapped.np_random = generator
     layer: Any = twin
     while True:

@@ -188,6 +188,8 @@ class Dictionary:
         """With one state more."""
         residual, half = self.residuals(state[None])
         m = len(self.states)
+        if not residual[0] > 0.0:
+            raise ValueError(f"inducing point {m} is a combination of the others")
         L = np.zeros((m + 1, m + 1))
         L[:m, :m], L[m, :m], L[m, m] = self.L, half[:, 0], np.sqrt(residual[0])
         return Dictionary(self.kernel, np.vstack([self.states, state]), L)

@@ -12,10 +12,12 @@ from __future__ import annotations
 import dataclasses
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator
+from numbers import Real
 from typing import Any, Protocol, Self
 
 import numpy as np
 
+from gptd_rl.checks import as_float, one_line
 from gptd_rl.kernels.scale import DataScale, Guess, ParameterSpace
 from gptd_rl.linalg import mirrored
 from gptd_rl.types import Array, BoolArray, IntArray
@@ -281,11 +283,12 @@ def unknown_names(names: Iterable[str], parameter_names: tuple[str, ...]) -> Non
         raise ValueError(f"fixed names {unknown}, but the parameters are {parameter_names}.")
 
 
-def check_variance(name: str, value: float) -> float:
-    """A finite variance that is not negative."""
-    if not (np.isfinite(value) and value >= 0):
-        raise ValueError(f"{name} must be finite and not negative; got {value}.")
-    return float(value)
+def check_variance(name: str, value: Any) -> float:
+    """A finite variance that is not negative; it may be an array of shape ()."""
+    number = value.item() if isinstance(value, np.ndarray) and value.ndim == 0 else value
+    if not (isinstance(number, Real) and 0 <= as_float(number) < np.inf):
+        raise ValueError(f"{name} must be finite and not negative; got {one_line(value)}.")
+    return float(number)
 
 
 def short(values: Array | float) -> str:

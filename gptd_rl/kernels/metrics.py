@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from gptd_rl.checks import as_count
+from gptd_rl.checks import as_count, as_floats, one_line
 from gptd_rl.kernels.base import short
 from gptd_rl.kernels.metric import Metric
 from gptd_rl.kernels.scale import DataScale, ParameterSpace
@@ -67,7 +67,10 @@ class Isotropic(_Spectrum):
     n_dims: int
 
     def __post_init__(self) -> None:
-        _refuse_negative(np.array([self.h]), "h")
+        values = as_floats([self.h], "h")
+        if values.shape != (1,):
+            raise ValueError(f"h must be one number; got shape {values.shape[1:]}.")
+        _refuse_negative(values, "h")
         as_count(self.n_dims, "n_dims")
 
     def __repr__(self) -> str:
@@ -146,7 +149,7 @@ class ARD(_Spectrum):
     a: Array
 
     def __init__(self, a: ArrayLike) -> None:
-        values = np.array(a, dtype=np.float64).reshape(-1)
+        values = as_floats(a, "a").reshape(-1)
         _refuse_negative(values, "a")
         object.__setattr__(self, "a", values)
 
@@ -233,14 +236,14 @@ class FactorAnalysis(_Spectrum):
     loadings: Array
 
     def __init__(self, a: ArrayLike, loadings: ArrayLike) -> None:
-        values = np.array(a, dtype=np.float64).reshape(-1)
+        values = as_floats(a, "a").reshape(-1)
         _refuse_negative(values, "a")
-        columns = np.array(loadings, dtype=np.float64)
+        columns = as_floats(loadings, "loadings")
         columns = columns[:, None] if columns.ndim == 1 else columns
         if columns.ndim != 2 or len(columns) != len(values):
             raise ValueError(f"loadings must have shape ({len(values)}, rank), as a has; got {np.shape(loadings)}.")
         if not np.isfinite(columns).all():
-            raise ValueError(f"loadings must be finite; got {columns}.")
+            raise ValueError(f"loadings must be finite; got {one_line(columns)}.")
         object.__setattr__(self, "a", values)
         object.__setattr__(self, "loadings", columns)
 
@@ -357,4 +360,4 @@ def _log(values: Array) -> Array:
 
 def _refuse_negative(values: Array, name: str) -> None:
     if not (np.isfinite(values).all() and (values >= 0).all()):
-        raise ValueError(f"{name} must be finite and not negative; got {values}.")
+        raise ValueError(f"{name} must be finite and not negative; got {one_line(values)}.")

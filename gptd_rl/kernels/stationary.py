@@ -16,6 +16,7 @@ from typing import Any, ClassVar, Self
 
 import numpy as np
 
+from gptd_rl.checks import one_line
 from gptd_rl.kernels.base import Pairs, check_variance, describe_fixed, safe_log, short, unknown_names
 from gptd_rl.kernels.compose import Kernel, Sum
 from gptd_rl.kernels.constant import Constant
@@ -51,6 +52,8 @@ class Stationary(Kernel):
     is_own_slope: ClassVar[bool] = False
 
     def __init__(self, metric: Metric, signal_variance: float = 1.0, fixed: Iterable[str] = ()) -> None:
+        if isinstance(metric, type) or not hasattr(metric, "parameter_names"):
+            raise TypeError(f"metric must be a metric, such as ARD([1.0, 1.0]); got {one_line(repr(metric))}.")
         object.__setattr__(self, "metric", metric)
         object.__setattr__(self, "signal_variance", check_variance("signal_variance", signal_variance))
         object.__setattr__(self, "fixed", frozenset(fixed))

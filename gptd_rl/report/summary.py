@@ -30,10 +30,10 @@ def summary(evaluation: EvaluationResults) -> RenderableType:
     """
     facts = Table.grid(padding=(0, 2))
     for name, text in _facts(evaluation):
-        facts.add_row(Text(name, style="dim"), Text(text))
-    warnings = [Text(f"warning: {text}", style="yellow") for text in _warnings(evaluation)]
+        facts.add_row(Text(name, style="dim"), Text(printable(text)))
+    warnings = [Text(f"warning: {printable(text)}", style="yellow") for text in _warnings(evaluation)]
     scores = Text(_ground_truth(evaluation.check), style="italic"), score_table(evaluation.check)
-    return Group(Text(_headline(evaluation.config), style="bold"), facts, *scores, *warnings)
+    return Group(Text(printable(_headline(evaluation.config)), style="bold"), facts, *scores, *warnings)
 
 
 def as_text(renderable: RenderableType, width: int) -> str:
@@ -44,6 +44,11 @@ def as_text(renderable: RenderableType, width: int) -> str:
     return "\n".join(line.rstrip() for line in capture.get().splitlines())
 
 
+def printable(text: str) -> str:
+    """A text without control characters: a terminal would obey the escape sequences in a name."""
+    return "".join(c if c.isprintable() or c == "\n" else "�" for c in text)
+
+
 def score_table(check: Check) -> Table:
     """Scores of the value functions at held-out states."""
     table = Table("")
@@ -52,7 +57,7 @@ def score_table(check: Check) -> Table:
     for score in check.scores:
         coverage = score.coverage[-1]
         table.add_row(
-            Text(score.name),
+            Text(printable(score.name)),
             number(score.rmse),
             MISSING if np.isnan(coverage) else f"{100 * coverage:.1f} %",
             number(score.half_width),

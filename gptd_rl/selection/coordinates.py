@@ -44,7 +44,7 @@ class Coordinates:
         space, i, theta = template.kernel.space(scale), template.noise_index, template.theta
         variance = scale.return_variance
         held = ~template.is_free
-        lower = np.where(held, theta, np.insert(space.lower, i, np.log(noise_floor * variance)))
+        lower = np.where(held, theta, np.insert(space.lower, i, np.log(float(noise_floor) * variance)))
         upper = np.where(held, theta, np.insert(space.upper, i, np.log(10.0 * variance)))
         free = template.is_free & (lower < upper)
         template = template.with_theta(np.where(free, theta, np.clip(theta, lower, upper)))

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from gptd_rl.checks import as_generator
 from gptd_rl.inference.model import Model
 from gptd_rl.inference.posterior import Evidence
 from gptd_rl.kernels import ARD, ActionDelta, DataScale, FactorAnalysis, Guess, Isotropic, Kernel, paper_kernel
@@ -87,7 +88,7 @@ class SearchOptions:
 
     def guesses(self, kernel: Kernel, scale: DataScale) -> list[Model]:
         """Where to start a variant: three guesses laid out by hand, the others at random."""
-        rng = np.random.default_rng(self.seed)
+        rng = as_generator(self.seed)
         layouts = list(self.layouts)
         layouts += [(10.0 ** rng.uniform(-1.5, 1.5), 10.0 ** rng.uniform(-4.0, -0.3)) for _ in range(self.n_restarts)]
         variance, level = scale.return_variance, scale.return_variance + scale.mean_return**2
@@ -177,7 +178,7 @@ def _variants(
     if kernel in ("ard", "auto") or (D == 1 and kernel == "factor"):  # one input has no direction to find
         yield options.guesses(paper_kernel(ARD(np.ones(D))), scale)
     if kernel in ("factor", "auto"):
-        rng = np.random.default_rng(options.seed)
+        rng = as_generator(options.seed)
         for rank in range(1, min(D - 1, options.max_rank or D) + 1):
             guesses = options.guesses(paper_kernel(FactorAnalysis(np.ones(D), np.ones((D, rank)))), scale)
             if tried:

@@ -22,6 +22,7 @@ from gptd_rl.checks import (
     as_points,
     as_states,
     check_number,
+    one_line,
 )
 from gptd_rl.data.action_transitions import ActionTransitions
 from gptd_rl.data.state_space import StateSpace, check_bounds
@@ -124,6 +125,8 @@ def _output(
     centre, scale, coefficients = (
         as_numbers(arrays[name], (size,), name) for name, size in zip(LINEAR, (k, k, k + n_actions), strict=True)
     )
+    if not (scale > 0.0).all():
+        raise ValueError(f"scale must be positive; got {one_line(scale)}")
     linear, rows = LinearMean(centre, scale, coefficients), as_indices(arrays["rows"], len(t), "rows")
     check_number("noise_std", kept["noise_std"], minimum=0.0)
     selection = None if kept["selection"] is None else KernelSelection.from_dict(kept["selection"])

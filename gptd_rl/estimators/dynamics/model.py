@@ -14,7 +14,7 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import ArrayLike
 
-from gptd_rl.checks import as_count, as_states
+from gptd_rl.checks import as_count, as_generator, as_states
 from gptd_rl.data.action_transitions import ActionTransitions, CompletedTransitions
 from gptd_rl.data.actions import DiscreteActions
 from gptd_rl.data.state_space import StateSpace
@@ -125,7 +125,7 @@ class DynamicsModel(Parameters, DynamicsFiles):
 
     def _fit(self, data: Trajectories) -> Self:
         transitions, n_actions = read_transitions(data, self.n_actions, self.bounds)
-        rng = np.random.default_rng(self.random_state)
+        rng = as_generator(self.random_state)
         n, states = len(transitions), np.concatenate([transitions.states, transitions.next_states])
         space = StateSpace.of(states, self.bounds, np.concatenate([transitions.states, transitions.states]))
         fitted = self.warm_start and self._is_like(space, n_actions)
@@ -315,7 +315,7 @@ class DynamicsModel(Parameters, DynamicsFiles):
         self._check_fitted()
         t = self.transitions_ if data is None else self._read_other(data)
         more = None if states is None else self._check_states(states)
-        return complete_rows(self, t, np.arange(len(t)), more, np.random.default_rng(seed))
+        return complete_rows(self, t, np.arange(len(t)), more, as_generator(seed))
 
     @one_blas_thread()
     def simulate(
@@ -341,7 +341,7 @@ class DynamicsModel(Parameters, DynamicsFiles):
         Trajectories
             One segment per episode.
         """
-        x, rng = self._check_states(starts), np.random.default_rng(seed)
+        x, rng = self._check_states(starts), as_generator(seed)
         if not len(x):
             raise ValueError("simulate needs at least one state to start from.")
         act = as_actor(policy, self.n_actions_, rng)
