@@ -52,6 +52,8 @@ tables: $(DEV) ## docs/selection.md, off-policy.md and policy-iteration.md from 
 	$(PY) benchmarks/off_policy.py --from-json >> docs/off-policy.md
 	@printf '# Learning to act\n\nWritten by `make tables` from `benchmarks/results/policy_iteration/` (`python benchmarks/policy_iteration.py --seeds 10`; the other agents: `python benchmarks/control_peers.py`).\n\n' > docs/policy-iteration.md
 	$(PY) benchmarks/policy_iteration.py --from-json >> docs/policy-iteration.md
+	@printf '\n**Without one part each**: the policy after 1 000 steps on 100 fresh episodes, seeds 200 to 204 (`python benchmarks/ablation.py`).\n\n' >> docs/policy-iteration.md
+	$(PY) benchmarks/ablation.py --from-json >> docs/policy-iteration.md
 	@printf '\n**With and without a model where the model is in trouble**: mean return after 2 000 steps (`python benchmarks/model_or_not.py`).\n\n' >> docs/policy-iteration.md
 	$(PY) benchmarks/model_or_not.py --from-json >> docs/policy-iteration.md
 
