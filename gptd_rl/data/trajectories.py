@@ -276,8 +276,8 @@ class Trajectories:
         """Lay the segments of all `parts` end to end."""
         if not parts:
             raise ValueError("empty data: expected at least one part to concatenate, got none.")
-        if strange := [part for part in parts if not isinstance(part, Trajectories)]:
-            raise TypeError(f"expected Trajectories to concatenate; got {type(strange[0]).__name__}.")
+        if kinds := {type(part).__name__ for part in parts if not hasattr(part, "segment_of")}:
+            raise TypeError(f"expected Trajectories to concatenate; got {min(kinds)}.")
         widths = {p.n_dims for p in parts}
         if len(widths) > 1:
             raise ValueError(f"cannot join states of different widths: got {sorted(widths)}.")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import unicodedata
 from collections.abc import Iterator, Sequence
 
 import numpy as np
@@ -46,7 +47,7 @@ def as_text(renderable: RenderableType, width: int) -> str:
 
 def printable(text: str) -> str:
     """A text without control characters: a terminal would obey the escape sequences in a name."""
-    return "".join(c if c.isprintable() or c == "\n" else "�" for c in text)
+    return "".join("�" if unicodedata.category(c) == "Cc" and c != "\n" else c for c in text)
 
 
 def score_table(check: Check) -> Table:

@@ -73,7 +73,7 @@ WRAPPERS: list[Callable[[gym.Env], gym.Env]] = [
     lambda env: gym.wrappers.RecordEpisodeStatistics(env),
     lambda env: gym.wrappers.PassiveEnvChecker(env),
     lambda env: gym.wrappers.Autoreset(env),
-    lambda env: gym.wrappers.TransformReward(env, lambda r: 2 * r),
+    lambda env: gym.wrappers.TransformReward(env, lambda r: 2 * r),  # type: ignore[operator]
 ]
 PLACES = [
     "observation",
