@@ -108,7 +108,7 @@ class BaseAgent(ABC):
             try:
                 env = gym.make(env)
             except Exception as error:
-                raise ValueError(f"cannot make environment {env!r}: {error}") from error
+                raise ValueError(f"cannot make environment {env!r}: {one_line(error)}") from error
         if env is not None:
             with open_adapter(env) as adapter:
                 actions = ActionSet.from_space(adapter.action_space, self.candidates)
