@@ -58,9 +58,8 @@ class BaseAgent(ABC):
         if not (is_within(gamma, -1.0, 1.0) and gamma >= 0.0):
             raise ValueError(f"gamma must lie in [0, 1); got {one_line(gamma)}. Values are infinite sums otherwise.")
         self.gamma = float(gamma)
-        self.seed = (
-            int(np.random.SeedSequence().generate_state(1)[0] >> 1) if seed is None else as_count(seed, "seed", 0)
-        )
+        drawn = int(np.random.SeedSequence().generate_state(1)[0] >> 1)
+        self.seed = drawn if seed is None else as_count(seed, "seed", 0)
         self.candidates = None if candidates is None else np.asarray(candidates)
         prior = ActionPrior(1, float(noise_share), float(action_correlation))
         self.noise_share, self.action_correlation = prior.noise_share, prior.correlation
@@ -109,7 +108,7 @@ class BaseAgent(ABC):
             try:
                 env = gym.make(env)
             except Exception as error:
-                raise ValueError(f"cannot make environment {env!r}: {error}") from error
+                raise ValueError(f"cannot make environment {env!r}: {one_line(error)}") from error
         if env is not None:
             with open_adapter(env) as adapter:
                 actions = ActionSet.from_space(adapter.action_space, self.candidates)

@@ -285,7 +285,7 @@ def open_adapter(env: EnvLike) -> Iterator[EnvAdapter]:
         try:
             made = gym.make(env)
         except Exception as error:
-            raise CollectionError(f"cannot make environment {env!r}: {error}") from error
+            raise CollectionError(f"cannot make environment {env!r}: {one_line(error)}") from error
         with made:
             yield SingleEnvAdapter(made)
         return

@@ -124,10 +124,13 @@ class Rollout:
                 buffer.states[i] = step.states
                 buffer.terminated[i] = step.terminated
                 buffer.truncated[i] = step.truncated
+                if step.final_states is not None:
+                    n_ended = np.count_nonzero(buffer.terminated[i] | buffer.truncated[i])
+                    if len(step.final_states) != n_ended:
+                        raise ValueError(f"{n_ended} episodes ended, with {len(step.final_states)} final observations")
+                    self.final_states.append(step.final_states)
                 self.n_steps = i + 1
                 self.observations = step.observations
-                if step.final_states is not None:
-                    self.final_states.append(step.final_states)
                 if policy.needs_episode_flags or eager:
                     self._set_flags(done := step.terminated | step.truncated)
                     if eager and done.any():

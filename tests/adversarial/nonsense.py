@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable
 from decimal import Decimal
 from fractions import Fraction
@@ -64,7 +65,8 @@ def spoiled(value: Any, rng: np.random.Generator, work: bool = False) -> Any:
     """A value that is like a good one, but for something; any other value where there is no such thing."""
     if not isinstance(value, np.ndarray) or not value.size or rng.random() < 0.3:
         return nonsense(rng, work)
-    return pick(rng, ARRAY_CHANGES)(value.copy(), rng)
+    with warnings.catch_warnings(action="ignore"):  # of our own making
+        return pick(rng, ARRAY_CHANGES)(value.copy(), rng)
 
 
 def _with(array: np.ndarray, rng: np.random.Generator, bad: float) -> np.ndarray:
