@@ -85,9 +85,8 @@ class BaseAgent(ABC):
         self._actions: ActionSet | None = None
         self._buffer: ReplayBuffer | None = None
         self._selection: KernelSelection | None = None
-        self.num_timesteps = self._n_selected = self._n_fitted = (
-            0  # transitions made, and at the last selection of a kernel, and at the last fit
-        )
+        # Transitions made, and at the last selection of a kernel, and at the last fit.
+        self.num_timesteps = self._n_selected = self._n_fitted = 0
         self._n_streams = 0  # environments that were reset so far, and batches
         self._rng = np.random.default_rng(self.seed)
         self._logger, self._logger_is_given = cast(Any, None), False

@@ -1,7 +1,7 @@
-"""Values with intervals during training: `GPTDEvalCallback` logs them to TensorBoard, with the relevance of inputs.
+"""Values with intervals during training: `GPTDEvalCallback` logs them to TensorBoard, with the importance of inputs.
 
 A2C learns to walk to the middle column of the paper's gridworld; each step costs 1, and y does not matter. As the
-policy improves, its value rises to the optimum, and the relevance of y vanishes. The curves are read from the files of
+policy improves, its value rises to the optimum, and the importance of y vanishes. The curves are read from the files of
 TensorBoard and printed. To see them there: tensorboard --logdir runs
 """
 
@@ -47,7 +47,7 @@ def main(args: Arguments) -> GPTDEvalCallback:
     model.learn(args.n_steps, callback=callback)
 
     events = EventAccumulator(model.logger.dir).Reload()
-    keys = ["value", "value_lower", "value_upper", "coverage", "rmse", "critic_rmse", "relevance/x", "relevance/y"]
+    keys = ["value", "value_lower", "value_upper", "coverage", "rmse", "critic_rmse", "importance/x", "importance/y"]
     curves = [events.Scalars(f"gptd/{key}") for key in keys]
     print(f"{'steps':>7}", *(f"{key:>12}" for key in keys))
     for points in zip(*curves, strict=True):

@@ -251,9 +251,10 @@ def as_discounts(values: ArrayLike, n: int, name: str = "discounts") -> Array:
 
 def check_finite(array: Array, name: str) -> None:
     """Check that an array holds neither NaN nor infinity, nor numbers too large to compute with."""
-    if (np.abs(array) <= LARGEST).all():
+    is_usable = np.abs(array) <= np.float64(LARGEST)  # single precision does not hold the bound
+    if is_usable.all():
         return
-    place = tuple(np.argwhere(~(np.abs(array) <= LARGEST))[0])
+    place = tuple(np.argwhere(~is_usable)[0])
     where, value = f"{name}[{', '.join(map(str, place))}]" if place else "it", array[place]
     if np.isfinite(value):
         raise ValueError(f"{name} must lie within ±{LARGEST:g}; {where} is {value:g}. Use larger units.")

@@ -22,7 +22,7 @@ SAYS_AND_WRITES: dict[str, tuple[str, str | None]] = {
     "off_policy_minari": ("largest error of a prediction: 0.00", None),
     "policy_iteration": ("Acrobot-v1 after 1000 steps: return -", "policy_iteration.png"),
     "relevances": ("inputs kept: [0]", "relevances.png"),
-    "tensorboard_callback": ("relevance/y", "runs/A2C_1"),
+    "tensorboard_callback": ("importance/y", "runs/A2C_1"),
 }
 
 

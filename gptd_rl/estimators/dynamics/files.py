@@ -165,9 +165,11 @@ def _terminations(space: StateSpace, kept: dict[str, Any] | None, arrays: Mappin
     logit = QFunction.checked(selection.kernel, arrays["ends_inducing_points"], arrays["ends_weights"], 0.0)
     ended = as_numbers(arrays["ends_ended"], (None, space.n_dims), "ended")
     n, k = len(ended), space.n_dims + len(space.angles)
-    own = {
-        name: as_numbers(arrays[f"ends_{name}"], (size,), name) for name, size in dict(rewards=n, low=k, high=k).items()
-    }
+    own = dict(rewards=as_numbers(arrays["ends_rewards"], (n,), "rewards"))
+    # Where no end is sought, their range is empty: from infinity to minus infinity.
+    for name, end in dict(low=np.inf, high=-np.inf).items():
+        edges = np.asarray(arrays[f"ends_{name}"])
+        own[name] = np.full(k, end) if (edges == end).all() else as_numbers(edges, (k,), name)
     is_sought = as_flags(arrays["ends_is_sought"], (n,), "is_sought")
     n_selected = as_count(kept["n_selected"], "n_selected", 0)
     return Terminations(space, logit, selection, n_selected, ended=ended, is_sought=is_sought, **own)
