@@ -87,7 +87,7 @@ def values_at(mean: Mean, data: Trajectories, n_terminal: int = 1) -> Array:
     values : ndarray of shape (n_states,)
     """
     values = evaluate_mean(mean, data.states)
-    values[_terminal_rows(data, n_terminal)] = 0.0
+    values[terminal_rows(data, n_terminal)] = 0.0
     return values
 
 
@@ -132,7 +132,7 @@ def _rewards_of_pairs(data: Trajectories, mean: Mean) -> Array:
     return rewards
 
 
-def _terminal_rows(data: Trajectories, n_terminal: int) -> IntArray:
+def terminal_rows(data: Trajectories, n_terminal: int = 1) -> IntArray:
     """Rows of terminal states.
 
     A segment of one state, or one with a reward at its last state, ends in a regression target V(x) = y instead.
