@@ -68,15 +68,15 @@ class ErrorSizes:
     def quantile(self, level: float) -> float:
         """Half the width of an interval that holds an error of scale 1 with probability `level`."""
         low, high = 0.0, 1.0
-        while self._probability(high) < level:
+        while self.probability(high) < level:
             low, high = high, 4.0 * high
         for _ in range(60):  # bisection
             middle = 0.5 * (low + high)
-            low, high = (middle, high) if self._probability(middle) < level else (low, middle)
+            low, high = (middle, high) if self.probability(middle) < level else (low, middle)
         return high
 
-    def _probability(self, q: float) -> float:
-        """P(|error| ≤ q)."""
+    def probability(self, q: float) -> float:
+        """P(|error| ≤ q) of an error of scale 1."""
         return float(self.weights @ (2.0 * stdtr(self.degrees, q / self.sizes) - 1.0))
 
 

@@ -45,8 +45,10 @@ class EvaluationConfig:
     is_categorical : bool
         Whether the observation is one of finitely many states, each with an input of its own (one-hot).
     seed : int
-    learners : dict of str to float
-        The value models that V is a weighted mean of, with their weights.
+    candidates : dict of str to float
+        Root mean squared error of each candidate for V at left-out episodes; empty if there was no choice.
+    chosen : str
+        The candidate that V is.
     """
 
     agent: str
@@ -59,7 +61,8 @@ class EvaluationConfig:
     inputs: tuple[str, ...]
     is_categorical: bool
     seed: int
-    learners: dict[str, float]
+    candidates: dict[str, float]
+    chosen: str
 
 
 @dataclass(frozen=True)
@@ -173,6 +176,9 @@ class Score:
     name : str
         "GPTD", "A2C's critic", "Monte Carlo", …
     rmse : float
+        Root mean squared error, without the noise of the rollouts that it was measured by.
+    rmse_interval : tuple of float
+        Its 95 % interval; the sampling unit is the episode.
     bias : float
         Mean of predicted − observed.
     nlpd : float
@@ -185,6 +191,7 @@ class Score:
 
     name: str
     rmse: float
+    rmse_interval: tuple[float, float]
     bias: float
     nlpd: float
     coverage: tuple[float, ...]

@@ -157,15 +157,15 @@ def off_policy(found: OffPolicy, agent: str) -> list[str]:
 
 def method(evaluation: EvaluationResults, command: str) -> list[str]:
     """How the evaluation works, a glossary, durations and versions."""
-    weights = evaluation.config.learners.items()
-    learners = ", ".join(f"{percent(weight)} {escape(name)}" for name, weight in weights if weight)
+    config = evaluation.config
+    candidates = ", ".join(f"{escape(name)} {number(error, error)}" for name, error in config.candidates.items())
     glossary = "".join(f"<dt>{escape(term)}</dt><dd>{escape(text)}</dd>" for term, text in texts.GLOSSARY.items())
     timing = evaluation.timing
     stages = (("collecting", timing.collect), ("fitting", timing.fit), ("checking", timing.check))
     durations = " · ".join(f"{name} {number(seconds, 1.0)} s" for name, seconds in stages)
     return [
         heading("method"),
-        texts.METHOD.format(learners=learners),
+        texts.METHOD.format(chosen=escape(config.chosen), candidates=candidates or "none"),
         f"<p>Made by <code>{escape(command)}</code>.</p>" if command else "",
         f"<dl>{glossary}</dl>",
         f'<p class="faint">{escape(durations)}<br>{escape(_versions())}</p>',

@@ -71,7 +71,7 @@ GROUND_TRUTH = {
 }
 REPEATED_ROLLOUTS = (
     "From each of {n} states {n_rollouts} rollouts were made; their mean return is compared with the intervals. The "
-    "returns are random, so the same number of states of other fresh episodes was used to calibrate the intervals."
+    "returns are random; the noise that is left in these means is taken out of errors and coverage."
 )
 HELD_OUT = "All states are from {episodes} that were not used for fitting. {ground_truth}"
 SCORES = (
@@ -87,10 +87,11 @@ OFF_POLICY = (
 
 METHOD = (
     "<p>Transitions of the policy were collected, and a Gaussian process was fitted to their rewards (Gaussian process "
-    "temporal differences, GPTD). Its relevances maximise the evidence. If the agent has a critic, it is used as a "
-    "prior mean, as far as that improves the prediction of left-out episodes: V is {learners}. The intervals are "
-    "calibrated by the errors at left-out episodes near each state; those of the critic and of Monte Carlo by their "
-    "own errors, with the same width everywhere. All were then compared with fresh episodes. All numbers are in "
+    "temporal differences, GPTD). Its relevances maximise the evidence. If the agent has a critic, it serves as a "
+    "prior mean where that improves the prediction of left-out episodes. V is the simplest candidate that predicts them "
+    "as well as the best: {chosen}. Root mean squared errors at left-out episodes: {candidates}. The intervals are "
+    "calibrated by the errors at states of fresh episodes; the coverage is that of half of these states by intervals "
+    "that the other half calibrated, both ways. All numbers are in "
     '<a href="evaluation.json">evaluation.json</a>.</p>'
 )
 

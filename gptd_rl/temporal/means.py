@@ -107,9 +107,14 @@ def subtract_mean(data: Trajectories, mean: Mean, n_terminal: int = 1) -> Trajec
     """
     if data.policy_actions is not None:
         return replace_rewards(data, _rewards_of_pairs(data, mean))
+    return subtract_values(data, values_at(mean, data, n_terminal))
+
+
+def subtract_values(data: Trajectories, values: Array) -> Trajectories:
+    """Trajectories whose value function is V less the given values of their states, of shape (n_states,)."""
     H = TemporalDifference.of(data)
     # r − H m
-    return replace_rewards(data, np.where(H.has_row, data.rewards - H.apply(values_at(mean, data, n_terminal)), 0.0))
+    return replace_rewards(data, np.where(H.has_row, data.rewards - H.apply(values), 0.0))
 
 
 def replace_rewards(data: Trajectories, rewards: Array) -> Trajectories:
