@@ -46,8 +46,8 @@ class ValueEstimator(Protocol):
 
     `fit(data)` is followed by `condition(data)`, which returns a copy for other data, as `GPTD.condition` does. An
     estimator that cross-validates itself in `fit` may set `cross_val_values_` of shape (n_states,) instead. Distances
-    between states weigh inputs by `relevances_`; without it the scale is the same everywhere. `error_scale_`, a function
-    of states, may say where errors are large.
+    between states weigh inputs by `relevances_`; without it the scale is the same everywhere. A function of states
+    `error_scale_` may say where errors are large.
     """
 
     def fit(self, data: Trajectories) -> Any:

@@ -201,8 +201,9 @@ class GPTD(Estimator, StatePredictions):
         data, gamma, executor
             As in `fit`; states must have the same width.
         inducing_points : int, optional
-            Choose up to this many inducing points from `data`, at the kernel of this model. By default those of this
-            model are kept; an exact model stays exact as long as `method` would hold so many data exactly.
+            Choose up to this many inducing points from `data`, at the kernel of this model; the variance of targets
+            that they leave out is added to the noise. By default those of this model are kept; an exact model stays
+            exact as long as `method` would hold so many data exactly.
 
         Returns
         -------

@@ -102,8 +102,8 @@ class CrossFitted:
 
     def confidence_interval(self, states: ArrayLike, level: float = 0.95) -> tuple[Array, Array]:
         """Intervals at all states of the check, two arrays of shape (m,)."""
-        pairs = zip(self.by_first.confidence_interval(states, level), self.by_second.confidence_interval(states, level))
-        lower, upper = (np.where(self.is_second, one, other) for one, other in pairs)
+        by_first, by_second = (v.confidence_interval(states, level) for v in (self.by_first, self.by_second))
+        lower, upper = (np.where(self.is_second, *ends) for ends in zip(by_first, by_second, strict=True))
         return lower, upper
 
 

