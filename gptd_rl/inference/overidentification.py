@@ -24,7 +24,7 @@ steps. What cannot be a sum, the scale of inputs, the features and the neighbour
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
@@ -44,14 +44,18 @@ LAG = 20
 PENALTIES = np.geomspace(1e-8, 10.0, 19)
 VALUE_PENALTY = 1e-2
 
+# The level of V is penalised by this share of that: shrunk, it would leave an error in all TD errors.
+LEVEL_PENALTY = 1e-6
+
 # A regression leaves at least this share of the degrees of freedom; where none does, there is no regression.
 SMALLEST_FREEDOM = 0.5
 
 # A witness counts if the state leaves so much of its variance unexplained.
 SMALLEST_SHARE = 0.2
 
-# TD errors below this share of the squares of rewards and values are rounding errors.
-RESOLUTION = 1e-10
+# TD errors below this share of the squares of rewards and values are rounding errors. Those below that share of the
+# variance of V are errors of fit: no regression on a few hundred features follows a V with edges more closely.
+RESOLUTION, FIT_RESOLUTION = 1e-10, 3e-4
 
 # More steps than these estimate the correlations better, but count as these: what errors of fit leave, a correlation of
 # about 0.05, must not become significant because there are many.
@@ -70,11 +74,12 @@ class InstrumentStatistics:
 
     gram: Array  # EᵀE of rows E = [ψ, ψ − γψ', u, r]  [2m' + k + 1, 2m' + k + 1]
     n_features: int  # m'
+    constant: int  # which of the features is 1
     n_steps: int
 
     def __add__(self, other: InstrumentStatistics) -> InstrumentStatistics:
         """Of both data."""
-        return InstrumentStatistics(self.gram + other.gram, self.n_features, self.n_steps + other.n_steps)
+        return replace(self, gram=self.gram + other.gram, n_steps=self.n_steps + other.n_steps)
 
 
 def instrument_statistics(data: Trajectories, instruments: Instruments) -> InstrumentStatistics:
@@ -87,7 +92,7 @@ def instrument_statistics(data: Trajectories, instruments: Instruments) -> Instr
         x = psi - block.discounts[:, None] * instruments.features(block.next_states)  # [c, m']
         E = np.column_stack([psi, x, instruments.witnesses(block), block.rewards])
         gram += E.T @ E
-    return InstrumentStatistics(gram, m, len(steps))
+    return InstrumentStatistics(gram, m, len(instruments.points), len(steps))
 
 
 @dataclass(frozen=True, eq=False)
@@ -99,6 +104,7 @@ class Regressions:
     error_weights: Array  # [m']
     shares: Array  # mean squares of ũ on new data, over those of u: what the state leaves unexplained  [k]
     error_share: float  # mean square of δ̃ on new data, over that of rewards and values
+    variance_share: float  # the same over the variance of V
 
     @classmethod
     def of(cls, known: InstrumentStatistics) -> Regressions:
@@ -106,20 +112,25 @@ class Regressions:
         n, m, gram = known.n_steps, known.n_features, known.gram
         G, A, X = gram[:m, :m], gram[:m, m : 2 * m], gram[m : 2 * m, m : 2 * m]
         b, c, squares = gram[:m, -1], gram[m : 2 * m, -1], np.diagonal(gram)[2 * m :].copy()
-        # w = (Σψxᵀ + ρI)⁻¹Σψr
-        w = np.linalg.solve(A + VALUE_PENALTY * np.trace(G) / m * np.eye(m), b)
+        # w = (Σψxᵀ + diag ρ)⁻¹Σψr
+        penalties = np.full(m, VALUE_PENALTY * np.trace(G) / m)
+        penalties[known.constant] *= LEVEL_PENALTY
+        w = np.linalg.solve(A + np.diag(penalties), b)
         scale = float(squares[-1] + w @ G @ w)
         # δ = r − xᵀw:  Σδ² = Σr² − 2wᵀΣxr + wᵀΣxxᵀw,  Σψδ = Σψr − Σψxᵀw
         squares[-1] = max(squares[-1] - 2 * w @ c + w @ X @ w, 0.0)
         onto = np.column_stack([gram[:m, 2 * m : -1], b - A @ w])  # [m', k + 1]
         weights, left = _cross_validated_ridge(G, onto, squares, n)
         shares = left / positive(squares)
-        return cls(w, weights[:, :-1], weights[:, -1], shares[:-1], left[-1] / scale if scale else 0.0)
+        # the constant is among the features, and Σψ its column of G
+        variance = float(w @ G @ w) - float(w @ G[:, known.constant]) ** 2 / n
+        of_squares, of_variance = (left[-1] / total if total > 0.0 else 0.0 for total in (scale, variance))
+        return cls(w, weights[:, :-1], weights[:, -1], shares[:-1], of_squares, of_variance)
 
     @property
     def has_errors(self) -> bool:
-        """Whether there are TD errors that are not rounding errors."""
-        return self.error_share > RESOLUTION
+        """Whether there are TD errors that are neither rounding errors nor errors of fit."""
+        return self.error_share > RESOLUTION and self.variance_share > FIT_RESOLUTION
 
     @property
     def counted(self) -> BoolArray:
