@@ -6,14 +6,14 @@ import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 
 from gptd_rl.data.trajectories import Trajectories
 from gptd_rl.estimators.conformal import Calibrated, Learner
 from gptd_rl.estimators.gptd import GPTD
-from gptd_rl.estimators.importances import Importances, importances
+from gptd_rl.evaluation import inputs
 from gptd_rl.evaluation.value_models import (
     Clipped,
     Conditioning,
@@ -30,9 +30,6 @@ from gptd_rl.temporal.returns import Returns
 from gptd_rl.types import Array
 
 N_SELECTED = 2000  # states for model selection
-N_COMPARED = 500  # states for the comparison of kernels
-MAX_COMPARED_INPUTS = 12
-NEGLIGIBLE = 1e-3  # scaled relevance below which an input may be pruned
 N_INDUCING_POINTS = 400
 
 Tick = Callable[[int, int], None]
@@ -86,8 +83,7 @@ def fit(
     returns, starts = Returns.of(data), data.starts
     start_values = returns.y[starts] + returns.z[starts] * value.cross_val_values_[returns.end[starts]]
     tick(4, 5)
-    effects = importances(value.predict, part.states, part.segment_of)
-    found = relevance(v, part, effects, analyse_inputs and not is_categorical)
+    found = inputs.analyse(v, part, value.predict, leave_out=analyse_inputs and not is_categorical)
     tick(5, 5)
     weights = dict(zip(learners, value.estimator_.weights_.tolist(), strict=True))
     return Fitted(value, weights, average, own, start_values, found)
@@ -136,47 +132,3 @@ def model_selection() -> Iterator[None]:
     with no_partial_fits():
         warnings.simplefilter("ignore", RelevanceWarning)  # V is cross-validated anyway
         yield
-
-
-def relevance(v: GPTD, part: Trajectories, effects: Importances, analyse_inputs: bool) -> Relevance:
-    """Importances and scaled relevances; if asked, the evidence of smaller models, and of factor analysis."""
-    spread = part.states.std(axis=0)
-    scaled, n = v.relevances_ * spread**2, part.n_transitions
-    kept, removed, pruned = np.arange(part.n_dims), np.zeros(0, dtype=int), np.nan
-    if not analyse_inputs or part.n_dims == 1 or v.kernel == "isotropic":
-        kernel: Literal["isotropic", "ard"] = "isotropic" if v.kernel == "isotropic" else "ard"
-        return Relevance(kernel, scaled, None, None, tuple(kept.tolist()), (), np.nan, np.nan, n, effects)
-    if (scaled < NEGLIGIBLE).any():
-        with model_selection():
-            pruning = v.prune(NEGLIGIBLE).pruning_
-        kept, removed = pruning.kept, pruning.removed
-        pruned = pruning.after.log_likelihood if len(removed) else np.nan
-    directions, of_directions = _directions(v, part, spread)
-    return Relevance(
-        "ard" if directions is None else "factor",
-        scaled,
-        directions,
-        of_directions,
-        tuple(kept.tolist()),
-        tuple(removed.tolist()),
-        v.log_marginal_likelihood_,
-        pruned,
-        n,
-        effects,
-    )
-
-
-def _directions(v: GPTD, part: Trajectories, spread: Array) -> tuple[Array | None, Array | None]:
-    """Relevant directions in units of the inputs' standard deviations, if factor analysis has the best evidence."""
-    if part.n_dims > MAX_COMPARED_INPUTS:
-        return None, None
-    few = contiguous_sample(part, N_COMPARED)
-    every = min(v.thinning_, max(1, int(few.lengths.max() - 1) // 2))  # pieces may be shorter than those of `part`
-    compared = select(few, False, kernel="auto", max_rank=min(2, part.n_dims - 1), objective="thinned", thinning=every)
-    best = compared.comparison_.best
-    if best.variant != "factor":
-        return None, None
-    values, vectors = np.linalg.eigh(compared.kernel_.metric.matrix * np.outer(spread, spread))
-    rows = vectors.T[::-1][: best.rank]
-    largest = np.take_along_axis(rows, np.abs(rows).argmax(axis=1)[:, None], axis=1)
-    return rows * np.sign(largest), values[::-1][: best.rank]

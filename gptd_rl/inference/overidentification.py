@@ -53,13 +53,16 @@ SMALLEST_FREEDOM = 0.5
 # A witness counts if the state leaves so much of its variance unexplained.
 SMALLEST_SHARE = 0.2
 
-# TD errors below this share of the squares of rewards and values are rounding errors. Those below that share of the
-# variance of V are errors of fit: no regression on a few hundred features follows a V with edges more closely.
-RESOLUTION, FIT_RESOLUTION = 1e-10, 3e-4
+# TD errors below this share of the squares of rewards and values are rounding errors.
+RESOLUTION = 1e-10
 
 # More steps than these estimate the correlations better, but count as these: what errors of fit leave, a correlation of
 # about 0.05, must not become significant because there are many.
 MOST_STEPS = 2000
+
+# TD errors below this share of the variance of V are mostly errors of fit, as in a deterministic system: no regression on
+# a few hundred features follows a V with edges more closely. They leave a larger correlation, of up to 0.15.
+FIT_RESOLUTION, MOST_STEPS_OF_FIT = 3e-4, 250
 
 # Combinations of witnesses with less than this share of the largest variance are combinations of the others.
 DEPENDENT = 1e-6
@@ -129,8 +132,13 @@ class Regressions:
 
     @property
     def has_errors(self) -> bool:
-        """Whether there are TD errors that are neither rounding errors nor errors of fit."""
-        return self.error_share > RESOLUTION and self.variance_share > FIT_RESOLUTION
+        """Whether there are TD errors that are not rounding errors."""
+        return self.error_share > RESOLUTION
+
+    @property
+    def most_steps(self) -> int:
+        """As how many steps they count at most."""
+        return MOST_STEPS if self.variance_share > FIT_RESOLUTION else MOST_STEPS_OF_FIT
 
     @property
     def counted(self) -> BoolArray:
@@ -265,7 +273,9 @@ class OveridentificationTest:
     n_effective: float = 0.0
 
     @classmethod
-    def of(cls, known: Restrictions, witnesses: IntArray, sample: Array) -> OveridentificationTest:
+    def of(
+        cls, known: Restrictions, witnesses: IntArray, sample: Array, most_steps: int = MOST_STEPS
+    ) -> OveridentificationTest:
         """Test the restrictions of some witnesses.
 
         Parameters
@@ -276,6 +286,8 @@ class OveridentificationTest:
             Numbers of the witnesses.
         sample : ndarray of shape (n, k)
             Products of a sample, or of all data: they tell how evenly steps carry the sums.
+        most_steps : int
+            As how many steps they count at most.
         """
         witnesses = witnesses[np.diagonal(known.S)[witnesses] > 0]
         if not len(witnesses):
@@ -284,8 +296,8 @@ class OveridentificationTest:
         e, Q = np.linalg.eigh(known.S[np.ix_(witnesses, witnesses)] / np.outer(scale, scale))
         own = e > DEPENDENT * e[-1]
         half = Q[:, own] / np.sqrt(e[own]) / scale[:, None]  # S⁻¹ = half·halfᵀ  [w, k]
-        # J = gᵀS⁻¹g, of MOST_STEPS steps if there are more
-        k, counted = half.shape[1], min(1.0, MOST_STEPS / known.n_past)
+        # J = gᵀS⁻¹g, of `most_steps` steps if there are more
+        k, counted = half.shape[1], min(1.0, most_steps / known.n_past)
         statistic = counted * float(((known.g[witnesses] @ half) ** 2).sum())
         # h_t = a_tᵀS⁻¹a_t, the share of a step;  n = Σh/Σh², as many steps if all carried alike: in all data, Σh = k
         h = ((sample[:, witnesses] @ half) ** 2).sum(axis=1)
