@@ -10,9 +10,9 @@ reported starts at seed 1000, which nothing was tuned on. Targets, of shares of 
 - something hidden: at least 0.95 at 1 %;
 - V jumps, nothing hidden: at most 0.05 at 1 % (that the test is not blind there is seen where their speeds are hidden);
 - the hidden ones with stacked frames: as where observations tell all;
-- trained agents (`--agents`, needs Stable-Baselines3), by most likely and by sampled actions: as where observations tell
-  all. Without velocities there is no target: an agent that never fails has the same value everywhere, and then nothing
-  is left to explain.
+- trained agents (`--agents`, needs Stable-Baselines3), by most likely and by sampled actions: as where observations
+  tell all. Without velocities there is no target: an agent that never fails has the same value everywhere, and then
+  nothing is left to explain.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Trained agents for the test of the Markov property: what they see, and with velocities hidden.
 
-The agents are those of `trained_agents.py`; each acts by its most likely actions, and by sampled ones. Nothing random is
-left of the first kind but where episodes start.
+The agents are those of `trained_agents.py`; each acts by its most likely actions, and by sampled ones. With the first
+kind nothing is random but where episodes start.
 """
 
 from __future__ import annotations
@@ -52,7 +52,12 @@ def _collected(training: Training, deterministic: bool, seed: int, n_transitions
     torch.manual_seed(seed)
     agent = _agent(training)
     return gptd_rl.collect(
-        training.env, agent, n_transitions=n_transitions, gamma=agent.gamma, seed=100 * seed, deterministic=deterministic
+        training.env,
+        agent,
+        n_transitions=n_transitions,
+        gamma=agent.gamma,
+        seed=100 * seed,
+        deterministic=deterministic,
     )
 
 

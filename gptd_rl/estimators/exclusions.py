@@ -2,8 +2,8 @@
 
 A model without some inputs is not selected anew. It starts at the θ of the whole model, the inputs that are left take
 over what they tell about the others, and a few steps of the search follow. With d² = Σ a_i(x_i − x'_i)² and a linear
-regression x_e ≈ Σ B_ei x_i of a left-out input on those left, a_i grows by Σ_e a_e B_ei². The whole model makes the same
-steps, so that the two compare.
+regression x_e ≈ Σ B_ei x_i of a left-out input on those left, a_i grows by Σ_e a_e B_ei². The whole model makes the
+same steps, so that the two compare.
 
 Both are judged on the same data by what selected θ: the evidence of returns, thinned or not, or that of instrumented
 rewards, with the instruments of *all* inputs. Left-out episodes are predicted from the others by their returns.
@@ -99,7 +99,7 @@ class Exclusions:
     compared: Trajectories
     scale: DataScale
     left_out: Targets | None
-    return_noise: float  # variance in returns, as τσ²
+    return_noise: float  # of a model that bootstraps: its σ² is that of TD errors
 
     @classmethod
     def of(cls, v: Any) -> Exclusions:
@@ -112,7 +112,7 @@ class Exclusions:
         if episodes is not None and episodes.n_segments < 2:
             episodes = None
         targets = None if episodes is None else build_targets(episodes, v.noise, merge=False)
-        noise = _return_noise(v, episodes) if v.bootstrap_ and episodes else v.thinning_ * v.noise_variance_
+        noise = np.nan if episodes is None or not v.bootstrap_ else _return_noise(v, episodes)
         return cls(v, compared, measure_scale(data, v.actions_.n_categorical), targets, noise)
 
     @property
@@ -212,10 +212,13 @@ class Exclusions:
         """Sum of squared errors of each episode, predicted from the others; of shape (n_episodes,)."""
         assert self.left_out is not None
         targets = replace(self.left_out, states=self.left_out.states[:, kept])
-        return predict_left_out(model.with_noise(self._noise(model)), targets, episode_groups(targets)).squared_error
-
-    def _noise(self, model: Model) -> float:
-        return self.return_noise if self.v.bootstrap_ else self.v.thinning_ * model.noise_variance
+        if self.v.bootstrap_:  # amplitudes were found beside another noise: the same ones, then
+            n, theta = model.noise_index, model.theta
+            theta[:n] = self._whole.model.theta[:n]
+            model = model.with_theta(theta).with_noise(self.return_noise)
+        else:
+            model = model.with_noise(self.v.thinning_ * model.noise_variance)
+        return predict_left_out(model, targets, episode_groups(targets)).squared_error
 
 
 @dataclass(frozen=True, eq=False)

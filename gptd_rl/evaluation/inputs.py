@@ -17,7 +17,7 @@ from gptd_rl.types import Array
 # With more inputs than these none is left out: it would take too long.
 MAX_INPUTS = 40
 
-# Two inputs that are all there are tell the same if they are correlated so much.
+# If all inputs might tell the same, they do if they are correlated so much.
 ALIKE = 0.9
 
 
@@ -67,16 +67,19 @@ def _leave_out(
     removed: list[int] = []
     alike: list[tuple[int, ...]] = []
     for i in candidates:
-        if len(removed) + 1 == len(costs):  # the last one
-            correlation = np.abs(np.corrcoef(exclusions.compared.states.T))
-            alike += [(j, i) for j in removed[:1] if len(costs) == 2 and correlation[i, j] > ALIKE]
-            continue
-        joint = exclusions.cost([*removed, i])
-        if joint.is_nothing:
+        is_last = len(removed) + 1 == len(costs)
+        if not is_last and exclusions.cost([*removed, i]).is_nothing:
             removed.append(i)
             continue
         group = [j for j in removed if exclusions.cost([i, *(k for k in removed if k != j)]).is_nothing]
-        # each of them costs next to nothing, all of them much
-        if group and 2 * sum(max(costs[j].evidence, 0.0) for j in [*group, i]) < joint.evidence:
-            alike.append(tuple(sorted([*group, i])))
+        if group and _are_alike(exclusions, costs, group := sorted([*group, i])):
+            alike.append(tuple(group))
     return removed, tuple(alike)
+
+
+def _are_alike(exclusions: Exclusions, costs: tuple[Cost, ...], group: list[int]) -> bool:
+    """Whether leaving out all of a group costs much, where each of them costs next to nothing."""
+    if len(group) == len(costs):  # something must be left: then their correlations tell
+        return bool(np.abs(np.corrcoef(exclusions.compared.states.T)).min() > ALIKE)
+    together = exclusions.cost(group)
+    return not together.is_nothing and 2 * sum(max(costs[i].evidence, 0.0) for i in group) < together.evidence

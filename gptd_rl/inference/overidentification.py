@@ -60,8 +60,8 @@ RESOLUTION = 1e-10
 # about 0.05, must not become significant because there are many.
 MOST_STEPS = 2000
 
-# TD errors below this share of the variance of V are mostly errors of fit, as in a deterministic system: no regression on
-# a few hundred features follows a V with edges more closely. They leave a larger correlation, of up to 0.15.
+# TD errors below this share of the variance of V are mostly errors of fit, as in a deterministic system: no regression
+# on a few hundred features follows a V with edges more closely. They leave a larger correlation, of up to 0.15.
 FIT_RESOLUTION, MOST_STEPS_OF_FIT = 3e-4, 250
 
 # Combinations of witnesses with less than this share of the largest variance are combinations of the others.

@@ -13,7 +13,6 @@ from gptd_rl.report.records import Check, EvaluationResults, Score
 from gptd_rl.report.verdict import observed_quantity, verdict
 
 
-
 def title(evaluation: EvaluationResults) -> str:
     """Policy, environment and data in a line."""
     config = evaluation.config
@@ -108,7 +107,9 @@ def _importance_card(evaluation: EvaluationResults) -> str:
     heading, names, found = "Observations that matter", evaluation.config.inputs, evaluation.relevance
     if evaluation.config.is_categorical:
         return _card(heading, f"all {len(names)} categories", "The observation is a category.", is_phrase=True)
-    explained = " ".join(["Share of the value’s variance that is lost without the input.", *inputs.remarks(found, names)])
+    explained = " ".join(
+        ["Share of the value’s variance that is lost without the input.", *inputs.remarks(found, names)]
+    )
     return _card(heading, escape(inputs.headline(found, names)) or MISSING, escape(explained), is_phrase=True)
 
 

@@ -26,7 +26,7 @@ def headline(found: Relevance, names: Sequence[str]) -> str:
     first = [f"{short(names[i], 40)} {percent(float(effects[i]))}" for i in found.order if effects[i] >= IMPORTANT]
     if not first and found.alike:
         return " or ".join(short(names[i], 40) for i in max(found.alike, key=len)[:MAX_ON_CARD])
-    if not first and effects.any():
+    if not first and effects.max() >= found.NEGLIGIBLE:
         return f"{short(names[found.order[0]], 40)} {percent(float(effects[found.order[0]]))}"
     more = f" and {len(first) - MAX_ON_CARD} more" if len(first) > MAX_ON_CARD else ""
     return ", ".join(first[:MAX_ON_CARD]) + more
@@ -38,7 +38,7 @@ def remarks(found: Relevance, names: Sequence[str]) -> Iterator[str]:
     total = float(np.nansum(found.importances.total_effects))
     if total > TOGETHER:
         yield f"Inputs act together: the shares add up to {percent(total)}."
-    if 0.0 < total < TOLD and not found.alike:
+    if found.NEGLIGIBLE < total < TOLD and not found.alike:
         yield f"Inputs tell each other, so hardly one is missed: the shares add up to {percent(total)} only."
     if found.irrelevant:
         yield f"{len(found.irrelevant)} of {count(len(names), 'input')} irrelevant."
@@ -57,8 +57,14 @@ def sentences(found: Relevance, names: Sequence[str]) -> list[str]:
             f"Without {out} the evidence (log marginal likelihood of {count(found.n_compared, 'transition')}) changes "
             f"from {number(before, 0.1)} to {number(after, 0.1)}{_left_out(found.irrelevant_cost)}."
         )
-    for i in found.underrated:
-        said.append(f"{names[i]} matters although {_why_it_seems_not_to(found, i)}: {_loss(found.costs[i])}.")
+    straight = [i for i in found.underrated if found.importances.upper[i] >= found.NEGLIGIBLE]
+    small = [i for i in found.underrated if i not in straight]
+    if straight:
+        reason = "The value is nearly linear in {}, so the relevance is small, but it matters"
+        said.append(f"{reason.format(listed(names, straight))}: {_loss([found.costs[i] for i in straight])}.")
+    if small:
+        reason = "Less than 1 % of the value’s variance is lost without {}, but it matters"
+        said.append(f"{reason.format(listed(names, small))}: {_loss([found.costs[i] for i in small])}.")
     if found.costs and not found.irrelevant:
         said.append("No input is irrelevant.")
     return said
@@ -85,17 +91,17 @@ def _alike(found: Relevance, names: Sequence[str]) -> Iterator[str]:
         yield f"{', '.join(first)} and {last} carry the same information: {left_out}."
 
 
-def _why_it_seems_not_to(found: Relevance, i: int) -> str:
-    if found.importances.upper[i] >= found.NEGLIGIBLE:
-        share = percent(float(found.importances.total_effects[i]))
-        return f"its relevance is small (the value is nearly linear in it, and {share} of its variance is lost without)"
-    return "less than 1 % of the value’s variance is lost without it"
+def _loss(costs: Sequence[Cost]) -> str:
+    """What leaving out each of some inputs costs."""
+    without = "without it" if len(costs) == 1 else "without any one of them"
+    if all(cost.evidence >= cost.TOLERATED for cost in costs):
+        return f"{without} the evidence decreases by {_span([number(cost.evidence, 10.0) for cost in costs])} nats"
+    errors = [percent(cost.error) for cost in costs if cost.error > 0.0]
+    return f"{without} the squared error at left-out episodes grows, by {_span(errors)} of the variance of returns"
 
 
-def _loss(cost: Cost) -> str:
-    if cost.evidence >= cost.TOLERATED:
-        return f"without it the evidence decreases by {number(cost.evidence, 1.0)} nats"
-    return f"without it the squared error at left-out episodes grows by {percent(cost.error)} of the variance of returns"
+def _span(numbers: Sequence[str]) -> str:
+    return numbers[0] if len(numbers) == 1 else f"{numbers[0]} ({', '.join(numbers[1:MAX_NAMES])})"
 
 
 def _left_out(cost: Cost) -> str:
@@ -103,5 +109,5 @@ def _left_out(cost: Cost) -> str:
 
 
 def _signed(value: float) -> str:
-    text = number(value, 1.0 if abs(value) >= 10.0 else 0.1)
+    text = number(value, 10.0 if abs(value) >= 10.0 else 1.0)
     return text if text.startswith("−") or float(value) <= 0.0 else f"+{text}"

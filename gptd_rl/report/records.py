@@ -126,7 +126,7 @@ class Relevance:
     alike : tuple of tuples of int
         Groups of inputs that carry the same information: each costs nothing, all of them together do.
     evidence : float
-        Log evidence of the model with all inputs on `n_compared` transitions, from which costs count; NaN without costs.
+        Log evidence with all inputs of `n_compared` transitions, from which costs count; NaN without costs.
     n_compared : int
     """
 
@@ -148,7 +148,9 @@ class Relevance:
     def underrated(self) -> tuple[int, ...]:
         """Inputs that are wanted although their relevance, or their share of the variance, is negligible."""
         is_small = (self.scaled_relevances < self.STRAIGHT) | (self.importances.upper < self.NEGLIGIBLE)
-        return tuple(i for i, cost in enumerate(self.costs) if is_small[i] and not cost.is_nothing)
+        return tuple(
+            i for i, cost in enumerate(self.costs) if is_small[i] and np.isfinite(cost.evidence) and not cost.is_nothing
+        )
 
     @property
     def order(self) -> IntArray:

@@ -53,8 +53,8 @@ OTHER_INPUTS = " The other inputs are as in visited states nearby."
 
 KERNELS = {
     "isotropic": "The kernel has one relevance for all inputs.",
-    "ard": "The kernel has a relevance for each input (ARD): how much the value bends within the spread of the input. It "
-    "is small where the value is linear.",
+    "ard": "The kernel has a relevance for each input (ARD): how much the value bends within the spread of the input. "
+    "It is small where the value is linear.",
 }
 EFFECTS = "Share of the value’s variance that is lost without each input, and relevance × variance of the input."
 COSTS = (

@@ -1,13 +1,10 @@
-"""What an evaluation fits: calibration, samples for model selection, and directions."""
+"""What an evaluation fits: calibration and samples for model selection."""
 
 from __future__ import annotations
-
-from types import SimpleNamespace
 
 import numpy as np
 from numpy.testing import assert_allclose, assert_array_equal
 
-from gptd_rl import Trajectories
 from gptd_rl.estimators.conformal import calibrate, cross_val_predict
 from gptd_rl.evaluation import fitting
 from gptd_rl.temporal.returns import Returns
@@ -43,15 +40,3 @@ def test_contiguous_sample_has_whole_episodes():
     long = Spiral(time_limit=500).sample(2000, np.random.default_rng(0))
     pieces = fitting.contiguous_sample(long, 400)
     assert pieces.lengths.max() <= 51 and 400 <= len(pieces) <= 451
-
-
-def test_directions_of_pieces_shorter_than_the_thinning(monkeypatch):
-    monkeypatch.setattr(fitting, "MAX_COMPARED_INPUTS", 12)
-    monkeypatch.setattr(fitting, "N_COMPARED", 60)
-    rng = np.random.default_rng(0)
-    episodes = [
-        dict(observations=rng.normal(size=(41, 2)), rewards=rng.normal(size=40), terminated=False) for _ in range(6)
-    ]
-    part = Trajectories.from_episodes(episodes, gamma=0.9)
-    directions, relevances = fitting._directions(SimpleNamespace(thinning_=100), part, np.ones(2))  # type: ignore[arg-type]
-    assert (directions is None) == (relevances is None)
