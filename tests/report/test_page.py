@@ -68,7 +68,7 @@ def test_render_starts_with_the_summary():
         assert words in summary, words
     for words in (
         "Irrelevant: pole angular velocity. Less than 1 % of the value’s variance depends on it. Without it the",
-        "evidence (log marginal likelihood of 600 transitions) changes from −2 345.60 to −2 344.90, and left-out episodes",
+        "evidence (log marginal likelihood of 600 transitions) changes from −2 345.60 to −2 344.90, and left-out",
         "fitting 11.8 s",
     ):
         assert words in text, words
