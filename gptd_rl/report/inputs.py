@@ -60,11 +60,13 @@ def sentences(found: Relevance, names: Sequence[str]) -> list[str]:
     straight = [i for i in found.underrated if found.importances.upper[i] >= found.NEGLIGIBLE]
     small = [i for i in found.underrated if i not in straight]
     if straight:
-        reason = "The value is nearly linear in {}, so the relevance is small, but it matters"
-        said.append(f"{reason.format(listed(names, straight))}: {_loss([found.costs[i] for i in straight])}.")
+        reason = "The value is nearly linear in {}, so the relevance is small, but {} wanted"
+        said.append(
+            f"{reason.format(listed(names, straight), _is(straight))}: {_loss([found.costs[i] for i in straight])}."
+        )
     if small:
-        reason = "Less than 1 % of the value’s variance is lost without {}, but it matters"
-        said.append(f"{reason.format(listed(names, small))}: {_loss([found.costs[i] for i in small])}.")
+        reason = "Less than 1 % of the value’s variance is lost without {}, but {} wanted"
+        said.append(f"{reason.format(listed(names, small), _is(small))}: {_loss([found.costs[i] for i in small])}.")
     if found.costs and not found.irrelevant:
         said.append("No input is irrelevant.")
     return said
@@ -100,8 +102,14 @@ def _loss(costs: Sequence[Cost]) -> str:
     return f"{without} the squared error at left-out episodes grows, by {_span(errors)} of the variance of returns"
 
 
+def _is(inputs: Sequence[int]) -> str:
+    return "it is" if len(inputs) == 1 else "each is"
+
+
 def _span(numbers: Sequence[str]) -> str:
-    return numbers[0] if len(numbers) == 1 else f"{numbers[0]} ({', '.join(numbers[1:MAX_NAMES])})"
+    """Some numbers in order, not too many."""
+    shown = list(numbers[:MAX_NAMES]) + ([MISSING] if len(numbers) > MAX_NAMES else [])
+    return shown[0] if len(shown) == 1 else f"{', '.join(shown[:-1])} and {shown[-1]}"
 
 
 def _left_out(cost: Cost) -> str:

@@ -70,7 +70,7 @@ def test_a_nearly_linear_input_is_wanted_although_its_relevance_is_small():
     text = said(found)
     assert "2 of 3 inputs irrelevant." in text and "depends on each of them. Without them the evidence" in text
     if found.scaled_relevances[0] < Relevance.STRAIGHT:
-        assert "The value is nearly linear in x, so the relevance is small, but it matters: without it the" in text
+        assert "The value is nearly linear in x, so the relevance is small, but it is wanted: without it the" in text
 
 
 def test_inputs_in_interaction_only():
