@@ -118,7 +118,7 @@ class Regressions:
         # w = (Σψxᵀ + diag ρ)⁻¹Σψr
         penalties = np.full(m, VALUE_PENALTY * np.trace(G) / m)
         penalties[known.constant] *= LEVEL_PENALTY
-        w: Array = np.linalg.solve(A + np.diag(penalties), b)
+        w = np.asarray(np.linalg.solve(A + np.diag(penalties), b), dtype=np.float64)
         scale = float(squares[-1] + w @ G @ w)
         # δ = r − xᵀw:  Σδ² = Σr² − 2wᵀΣxr + wᵀΣxxᵀw,  Σψδ = Σψr − Σψxᵀw
         squares[-1] = max(squares[-1] - 2 * w @ c + w @ X @ w, 0.0)
