@@ -96,8 +96,7 @@ def evaluate_agent(
     input_names : sequence of str, optional
         Names of the observations.
     analyse_inputs : bool
-        Whether to compare the evidence with that of a pruned model and of factor analysis. It takes about half of the
-        time.
+        Whether to leave out each input, and compare evidence and left-out errors: about a second of processor time.
     progress : callable, optional
         Called as ``progress(stage, done, total)`` with the stages "collect", "fit" and "check".
 

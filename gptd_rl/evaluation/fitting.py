@@ -4,32 +4,24 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Literal
 
 import numpy as np
 
 from gptd_rl.data.trajectories import Trajectories
 from gptd_rl.estimators.conformal import Calibrated
-from gptd_rl.estimators.gptd import GPTD
-from gptd_rl.estimators.importances import Importances, importances
+from gptd_rl.evaluation import inputs
 from gptd_rl.evaluation.candidates import (
     UNEXPLAINED,
     Candidate,
     Chosen,
     choose,
-    contiguous_sample,
     gaussian_process,
-    is_isotropic,
     learnt,
-    model_selection,
 )
 from gptd_rl.evaluation.value_models import CriticLike, RefittedCritic, monte_carlo, return_bounds
 from gptd_rl.report.records import Relevance
 from gptd_rl.temporal.returns import Returns
 from gptd_rl.types import Array
-
-N_ANALYSED = 2000  # states over which total effects are averaged
-NEGLIGIBLE = 1e-3  # scaled relevance below which an input may be pruned
 
 Tick = Callable[[int, int], None]
 
@@ -99,7 +91,7 @@ def fit(
         candidates.append(candidate.within(*bounds))
         tick(n + 1, 6)
     best = choose(candidates, data)
-    model = next(c.selected for c in (best, *candidates) if c.selected is not None)
+    model = next(c.selected for c in candidates if c.selected is not None)  # of V itself, not of a remainder
     value = Calibrated(Chosen(best, model.relevances_)).fit(data)
     own = None
     if critic is not None:
@@ -107,9 +99,7 @@ def fit(
         own = Calibrated(Chosen(of_critic)).fit(data)
     average = Calibrated(Chosen(constant)).fit(data)
     tick(5, 6)
-    part = contiguous_sample(data, N_ANALYSED)
-    effects = importances(value.predict, part.states, part.segment_of)
-    found = relevance(model, is_isotropic(data, is_categorical), effects, analyse_inputs)
+    found = inputs.analyse(model, model.data_, value.predict, leave_out=analyse_inputs)
     tick(6, 6)
     returns = Returns.of(data)
     errors = {c.name: float(np.sqrt(c.squared_errors(returns).sum() / len(returns.usable))) for c in candidates}
@@ -128,20 +118,3 @@ def _candidates(data: Trajectories, critic: CriticLike | None, is_categorical: b
         refitted = learnt("critic, refitted", RefittedCritic(critic), data)
         yield refitted
         yield gaussian_process("GPTD around the critic, refitted", data, is_categorical=is_categorical, mean=refitted)
-
-
-def relevance(v: GPTD, is_isotropic: bool, effects: Importances, analyse_inputs: bool) -> Relevance:
-    """Importances and scaled relevances; if asked, the evidence without the inputs that can be pruned."""
-    part = v.data_
-    scaled, n = v.relevances_ * part.states.var(axis=0), part.n_transitions
-    kept, removed, evidence, pruned = np.arange(part.n_dims), np.zeros(0, dtype=int), np.nan, np.nan
-    if analyse_inputs and part.n_dims > 1 and not is_isotropic:
-        evidence = v.log_marginal_likelihood_
-        if (scaled < NEGLIGIBLE).any():
-            with model_selection():
-                pruning = v.prune(NEGLIGIBLE).pruning_
-            kept, removed = pruning.kept, pruning.removed
-            pruned = pruning.after.log_likelihood if len(removed) else np.nan
-    kernel: Literal["isotropic", "ard"] = "isotropic" if is_isotropic else "ard"
-    inputs = tuple(kept.tolist()), tuple(removed.tolist())
-    return Relevance(kernel, scaled, None, None, *inputs, evidence, pruned, n, effects)

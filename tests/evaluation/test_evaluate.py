@@ -43,7 +43,6 @@ def quick(monkeypatch):
     """One thread, few states to choose a kernel by, and no comparison of kernels, which only one test looks at."""
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
-    monkeypatch.setattr(fitting, "MAX_COMPARED_INPUTS", 0)
     monkeypatch.setattr(fitting, "N_SELECTED", 80)
     yield
     torch.set_num_threads(threads)
@@ -122,7 +121,7 @@ def test_evaluate_agent_in_a_gridworld_with_known_value(gamma):
     assert_allclose(found.check.predicted, truth, atol=1e-3)
     ours = found.check.scores[0]
     assert ours.coverage[2] >= 0.9 and ours.rmse < 1e-3
-    assert found.relevance.kernel == "ard" and (gamma == 0 or found.relevance.removed == (1,))
+    assert found.relevance.kernel == "ard" and (gamma == 0 or found.relevance.irrelevant == (1,))
     assert_allclose(
         found.start.value.estimate, TowardsMiddle().value(found.data.states[found.data.starts], gamma).mean()
     )
@@ -151,7 +150,7 @@ def test_evaluate_agent_in_a_stochastic_environment():
     found = evaluate_agent(go, Line(noise=0.9), **SMALL, gamma=0.9)
     sane(found, 1)
     assert found.check.n_rollouts == 10 and (found.check.errors > 0).mean() > 0.5
-    assert found.relevance.kernel == "ard" and found.relevance.kept == (0,)
+    assert found.relevance.kernel == "ard" and found.relevance.irrelevant == ()
 
 
 def test_evaluate_agent_with_constant_rewards():
@@ -545,40 +544,6 @@ def test_evaluate_agent_progress():
     for stage in ("collect", "fit", "check"):
         last = [(done, total) for s, done, total in told if s == stage][-1]
         assert last[0] == last[1] > 0
-
-
-# Relevance
-
-
-def test_relevance_directions(monkeypatch):
-    monkeypatch.setattr(fitting, "MAX_COMPARED_INPUTS", 12)
-
-    class Diagonal(Line):
-        """Only x + y matters."""
-
-        observation_space = spaces.Box(-np.inf, np.inf, (2,), np.float64)
-
-        def reset(self, *, seed=None, options=None):
-            super().reset(seed=seed)
-            self.aside = float(self.np_random.normal())
-            return self._seen(), {}
-
-        def _seen(self):
-            self.aside = getattr(self, "aside", 0.0) * 0.9
-            return np.array([self.x + self.aside, self.x - self.aside])
-
-        def _reward(self, action):
-            return -1.0 - np.sin(6.0 * self.x)
-
-    found = evaluate_agent(go, Diagonal(), **SMALL, gamma=0.9)
-    assert found.relevance.kernel == "factor"
-    assert found.relevance.directions is not None and found.relevance.direction_relevances is not None
-    assert_allclose(np.linalg.norm(found.relevance.directions, axis=1), 1.0)
-    spread = found.data.states.std(axis=0)
-    first = found.relevance.directions[0] / spread  # back in the inputs' units
-    assert found.relevance.directions[0].min() > 0  # the largest part of a direction is positive
-    assert first[0] / first[1] == pytest.approx(1.0, rel=0.25)
-    assert (np.diff(found.relevance.direction_relevances) <= 0).all()
 
 
 def test_evaluate_agent_with_one_check_episode_of_random_returns():
