@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, fields, is_dataclass
+from dataclasses import dataclass, field, fields, is_dataclass
 from typing import Any, ClassVar, Literal, Protocol
 
 import numpy as np
@@ -12,7 +12,7 @@ from numpy.typing import ArrayLike
 from gptd_rl.data.trajectories import Trajectories
 from gptd_rl.estimators.importances import Importances
 from gptd_rl.estimators.markov import MarkovTest
-from gptd_rl.types import Array, IntArray
+from gptd_rl.types import Array, BoolArray, IntArray
 
 LEVELS = (0.5, 0.8, 0.95)
 
@@ -47,6 +47,8 @@ class EvaluationConfig:
     seed : int
     learners : dict of str to float
         The value models that V is a weighted mean of, with their weights.
+    call : str
+        The call of `evaluate_agent` that made it, without arguments at their defaults.
     """
 
     agent: str
@@ -60,6 +62,7 @@ class EvaluationConfig:
     is_categorical: bool
     seed: int
     learners: dict[str, float]
+    call: str = field(default="", metadata={"json": False})
 
 
 @dataclass(frozen=True)
@@ -238,6 +241,26 @@ class Check:
         """Number of held-out episodes."""
         return len(np.unique(self.episodes))
 
+    @property
+    def disagrees(self) -> BoolArray:
+        """States at which the critic is outside the model's 95 % interval, of shape (m,)."""
+        if self.critic is None:
+            return np.zeros(len(self.states), dtype=bool)
+        return (self.critic < self.lower) | (self.critic > self.upper)
+
+    @property
+    def n_disagreements(self) -> int:
+        """Number of states at which the critic is outside the model's 95 % interval."""
+        return int(self.disagrees.sum())
+
+    def closer_model(self) -> tuple[int, int]:
+        """Disagreements at which the model is closer to the observed value than the critic, and those observed."""
+        if self.critic is None:
+            return 0, 0
+        known = self.disagrees & np.isfinite(self.observed)
+        is_closer = np.abs(self.predicted - self.observed) <= np.abs(self.critic - self.observed)
+        return int((known & is_closer).sum()), int(known.sum())
+
 
 @dataclass(frozen=True)
 class Disagreement:
@@ -292,12 +315,96 @@ class OffPolicy:
 
 
 @dataclass(frozen=True)
+class Frame:
+    """A small picture of the environment.
+
+    Attributes
+    ----------
+    moment : int
+        Index of the moment that it shows.
+    data : bytes
+        The encoded picture.
+    """
+
+    moment: int
+    data: bytes
+
+
+@dataclass(frozen=True, eq=False)
+class Recording:
+    """A fresh episode, at some moments of it.
+
+    Attributes
+    ----------
+    name : {"best", "typical", "worst"}
+        Rank of its return: the highest, the median, the lowest.
+    seed : int
+        Of the environment's reset.
+    total : float
+        Undiscounted return.
+    n_steps : int
+    end : {"terminated", "truncated"}
+    steps : ndarray of shape (k,)
+        The step of each moment; the first and the last state are among them.
+    states : ndarray of shape (k, n_dims)
+    rewards : ndarray of shape (k,)
+        Received on leaving each state; NaN at the last one.
+    followed : ndarray of shape (k,)
+        Discounted return from there on. After a truncated end, the predicted value stands for the rest.
+    predicted, lower, upper : ndarray of shape (k,)
+        V with its 95 % interval.
+    critic : ndarray of shape (k,) or None
+        Values of the agent's own critic.
+    frames : tuple of Frame
+        In order of time; empty without pictures. They are not part of the JSON file.
+    """
+
+    name: Literal["best", "typical", "worst"]
+    seed: int
+    total: float
+    n_steps: int
+    end: Literal["terminated", "truncated"]
+    steps: IntArray
+    states: Array
+    rewards: Array
+    followed: Array
+    predicted: Array
+    lower: Array
+    upper: Array
+    critic: Array | None
+    frames: tuple[Frame, ...] = field(default=(), metadata={"json": False})
+
+
+@dataclass(frozen=True)
+class Recordings:
+    """Recorded episodes.
+
+    Attributes
+    ----------
+    episodes : tuple of Recording
+        Empty if none could be recorded.
+    n_candidates : int
+        Number of fresh episodes that they were chosen from.
+    media_type : str
+        Of the frames, such as "image/webp".
+    note : str
+        Why there are no pictures, or no episodes; empty otherwise.
+    """
+
+    episodes: tuple[Recording, ...] = ()
+    n_candidates: int = 0
+    media_type: str = ""
+    note: str = ""
+
+
+@dataclass(frozen=True)
 class Timing:
     """Duration of each stage in seconds."""
 
     collect: float
     fit: float
     check: float
+    record: float = 0.0
 
 
 class EvaluationResults(Protocol):
@@ -332,6 +439,10 @@ class EvaluationResults(Protocol):
         """Set if the evaluated policy did not generate the data."""
 
     @property
+    def recordings(self) -> Recordings:
+        """Episodes to watch."""
+
+    @property
     def value(self) -> ValueFunction:
         """V with intervals."""
 
@@ -355,7 +466,8 @@ class EvaluationResults(Protocol):
 def as_plain(value: Any) -> Any:
     """Records, arrays and tuples as dicts, lists and numbers, for JSON: NaN becomes None."""
     if is_dataclass(value):
-        return {field.name: as_plain(getattr(value, field.name)) for field in fields(value)}
+        shown = [field.name for field in fields(value) if field.metadata.get("json", True)]
+        return {name: as_plain(getattr(value, name)) for name in shown}
     if isinstance(value, np.ndarray):
         return as_plain(value.tolist())
     if isinstance(value, dict):
