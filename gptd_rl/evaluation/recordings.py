@@ -181,8 +181,9 @@ def _recording(
     n = len(episode.rewards)
     steps = subsample(np.arange(n + 1), N_MOMENTS)
     states = episode.states[steps]
-    predicted = value.predict(states)
-    lower, upper = value.confidence_interval(states)
+    unknown = np.where((steps == n) & episode.terminated, np.nan, 0.0)  # nothing follows a terminal state
+    predicted = value.predict(states) + unknown
+    lower, upper = (end + unknown for end in value.confidence_interval(states))
     followed = np.zeros(n + 1)
     followed[n] = 0.0 if episode.terminated else predicted[-1]
     for t in reversed(range(n)):
@@ -200,7 +201,7 @@ def _recording(
         predicted=predicted,
         lower=lower,
         upper=upper,
-        critic=None if critic is None else np.asarray(critic(states), dtype=np.float64).reshape(-1),
+        critic=None if critic is None else np.asarray(critic(states), dtype=np.float64).reshape(-1) + unknown,
     )
 
 

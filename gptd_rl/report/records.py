@@ -352,9 +352,9 @@ class Recording:
     followed : ndarray of shape (k,)
         Discounted return from there on. After a truncated end, the predicted value stands for the rest.
     predicted, lower, upper : ndarray of shape (k,)
-        V with its 95 % interval.
+        V with its 95 % interval; NaN at a terminal state.
     critic : ndarray of shape (k,) or None
-        Values of the agent's own critic.
+        Values of the agent's own critic; NaN at a terminal state.
     frames : tuple of Frame
         In order of time; empty without pictures. They are not part of the JSON file.
     """

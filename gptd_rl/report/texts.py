@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 HEADINGS = {
+    "watch": "Watch the policy",
     "policy": "How good is the policy, state by state?",
     "relevance": "Which observations matter?",
     "calibration": "Are the values and intervals correct?",
@@ -14,6 +15,7 @@ HEADINGS = {
 
 # Described in words for screen readers, by the name of the figure.
 ALTERNATIVES = {
+    "episode": "Value along the {name} episode",
     "values": "Histogram of the values of visited states",
     "predictions": "Predicted against observed values",
     "importances": "Bars of the importance of each input",
@@ -27,6 +29,9 @@ ALTERNATIVES = {
 }
 
 CAPTIONS = {
+    "episode": "The {name} of {n} fresh episodes by its return, {total}: {steps}, {end}, seed {seed}. The return that "
+    "followed is discounted, and stays inside the interval if V is right and nothing is random; single returns in a "
+    "random environment vary more than V.",
     "values": "Values of the visited states, as a histogram. Orange ticks are the states where episodes started. "
     "Many states far below the ticks mean that the policy often reaches states from which it does not recover.",
     "predictions": "Predicted against observed values ({observed}) at states of held-out episodes. Bars are 95 % "
@@ -51,6 +56,10 @@ CAPTIONS = {
     "gap": "Value of the agent’s own critic minus the value of the model. Red: the critic’s value is higher; blue: "
     "lower; white: equal. Differences among the dots are relevant; far from them both extrapolate.",
 }
+WATCH = (
+    "The best, a typical and the worst of {n} fresh episodes, by their return. Space plays and pauses, the arrow keys "
+    "step, a click in the plot goes there."
+)
 CLIPPED_CRITIC = " Crosses at the edge are values of the critic outside the axis."
 OTHER_INPUTS = " The other inputs are as in visited states nearby."
 
