@@ -74,8 +74,9 @@ button { font: inherit; color: inherit; background: var(--card); border: 1px sol
   border-radius: 8px; pointer-events: none; overflow-wrap: anywhere; box-sizing: border-box; }
 .save { display: flex; gap: .4rem; justify-content: flex-end; max-width: 34rem; margin-top: .2rem; }
 .save button { font-size: .72rem; padding: .1rem .5rem; color: var(--faint); background: none; border-radius: 6px; }
-.player { background: var(--card); border-radius: 12px; padding: clamp(.8rem, 3vw, 1.4rem); display: grid; gap: 1rem 1.6rem;
-  grid-template-columns: minmax(0, 1fr); align-items: start; } .player > * { min-width: 0; margin: 0; }
+.player { background: var(--card); border-radius: 12px; padding: clamp(.8rem, 3vw, 1.4rem); display: grid;
+  gap: 1rem 1.6rem; grid-template-columns: minmax(0, 1fr); align-items: start; }
+.player > * { min-width: 0; margin: 0; }
 .player figure { margin: 0; } .player button { background: var(--paper); }
 .player [hidden] { display: none; }
 .tabs { display: flex; flex-wrap: wrap; gap: .5rem; } .tabs button { padding: .35rem .9rem; }

@@ -15,14 +15,18 @@ from gptd_rl import GPTD, Trajectories
 from gptd_rl.agents.reference.gridworld import TowardsMiddle
 from gptd_rl.estimators.importances import Importances
 from gptd_rl.estimators.markov import MarkovTest
+from gptd_rl.evaluation.frames import encode
 from gptd_rl.evaluation.results import Evaluation
 from gptd_rl.report import page
 from gptd_rl.report.records import (
     Check,
     Disagreement,
     EvaluationConfig,
+    Frame,
     Interval,
     OffPolicy,
+    Recording,
+    Recordings,
     Relevance,
     Score,
     StartReturn,
@@ -239,8 +243,45 @@ def in_gridworld(**changes: Any) -> Evaluation:
     return Evaluation(**made | changes)
 
 
+def recorded(with_frames: bool = True, **changes: Any) -> Evaluation:
+    """Three episodes of different lengths to watch, with pictures of one colour each."""
+    plain = make(**changes)
+    episodes = []
+    for name, segment in zip(("best", "typical", "worst"), (0, 1, 2), strict=True):
+        states = plain.data.states[plain.data.segment_of == segment]
+        n = len(states) - 1
+        moments = range(0, n + 1, 2)
+        colours = [np.full((20, 30, 3), (255 * m // (n + 1), 90 * segment, 128), np.uint8) for m in moments]
+        drawn = encode([colours])[1][0] if with_frames else []
+        unknown = np.append(np.zeros(n), np.nan)
+        lower, upper = plain.value.confidence_interval(states)
+        episodes.append(
+            Recording(
+                name=name,
+                seed=segment,
+                total=float(n),
+                n_steps=n,
+                end="terminated",
+                steps=np.arange(n + 1),
+                states=states,
+                rewards=1.0 + unknown,
+                followed=np.arange(n, -1, -1.0),
+                predicted=plain.value.predict(states) + unknown,
+                lower=lower + unknown,
+                upper=upper + unknown,
+                critic=None if plain.critic is None else plain.critic(states) + unknown,
+                frames=tuple(Frame(moments[i], data) for i, data in drawn),
+            )
+        )
+    media_type = encode([colours])[0] if with_frames else ""
+    note = "" if with_frames else "The episodes have no pictures: there is <no> pygame."
+    return replace(plain, recordings=Recordings(tuple(episodes), 10, media_type, note))
+
+
 VARIANTS = {
     "plain": make,
+    "recorded": recorded,
+    "without frames": lambda: recorded(with_frames=False, with_critic=False),
     "no critic": lambda: make(with_critic=False),
     "one input": one_input,
     "discrete": discrete,
@@ -273,7 +314,7 @@ class Tags(HTMLParser):
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
         self.handle_startendtag(tag, attrs)
-        if tag not in ("meta", "br"):
+        if tag not in ("meta", "br", "img", "input"):
             self.open.append(tag)
 
     def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
@@ -286,7 +327,7 @@ class Tags(HTMLParser):
         assert self.open.pop() == tag
 
     def handle_data(self, data: str) -> None:
-        if self.open and self.open[-1] not in ("style", "title"):
+        if self.open and self.open[-1] not in ("style", "title", "script"):
             self.texts.append(data)
 
     @property
