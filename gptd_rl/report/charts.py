@@ -221,14 +221,14 @@ def plot_episode(
     height: float = 3.3,
     ax: Axes | None = None,
 ) -> Axes:
-    """Value along an episode with its interval, the critic, and the discounted return that followed.
+    """Value along an episode with its interval, the critic, and the discounted return from each step on.
 
     The axis is scaled to the values, the intervals and the returns; a critic far from them leaves it.
     """
     ax = ax or Figure(figsize=(WIDTH, height), layout="constrained").subplots()
     ax.fill_between(steps, lower, upper, color=COLOURS["shade"], lw=0, label="95 % interval")
     ax.plot(steps, predicted, color=COLOURS["model"], lw=1.6, label="V")
-    ax.plot(steps, followed, color=COLOURS["other"], lw=1.3, ls=DASHES, label="return that followed")
+    ax.plot(steps, followed, color=COLOURS["other"], lw=1.3, ls=DASHES, label="return")
     limits = ax.get_ylim()
     if critic is not None:
         ax.plot(steps, critic, color=COLOURS["critic"], lw=1.1, label="critic")

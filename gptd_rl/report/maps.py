@@ -108,7 +108,7 @@ def _who_is_closer(check: Check, is_listed: bool) -> str:
         return f"<div><p>At all {n_states} checked, the critic is inside the model’s 95 % interval.</p></div>"
     n_model, n_known = check.closer_model()
     closer = f"; the model is closer to fresh rollouts at {n_model} of these {n_known}" if n_known else ""
-    listed = " The table below lists the largest differences, one an episode." if is_listed else ""
+    listed = " The table below lists the largest differences, one per episode." if is_listed else ""
     share = f"At {n} of {n_states} checked the critic is outside the model’s 95 % interval"
     return f"<div><p>{share}{closer}.{listed}</p></div>"
 

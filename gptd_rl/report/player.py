@@ -75,7 +75,7 @@ def _figure(recording: Recording, i: int, n: int) -> tuple[str, dict[str, list[f
     ax = charts.plot_episode(r.steps, r.predicted, r.lower, r.upper, r.critic, r.followed, height=HEIGHT)
     drawing = to_svg(ax, f"episode{i}", texts.ALTERNATIVES["episode"].format(name=r.name))
     caption = texts.CAPTIONS["episode"].format(
-        name=r.name, n=n, total=number(r.total), steps=count(r.n_steps, "step"), end=r.end, seed=r.seed
+        rank=texts.RANKS[r.name], n=n, total=number(r.total), steps=count(r.n_steps, "step"), end=r.end, seed=r.seed
     )
     low, high = ax.get_ylim()
     x = positions(ax, r.steps, np.full(len(r.steps), low))[:, 0]
@@ -86,7 +86,7 @@ def _figure(recording: Recording, i: int, n: int) -> tuple[str, dict[str, list[f
 def _labels(evaluation: EvaluationResults) -> list[str]:
     names = evaluation.config.inputs
     critic = ["critic"] if evaluation.recordings.episodes[0].critic is not None else []
-    values = ["step", "value V", "95 % interval", *critic, "return that followed", "reward"]
+    values = ["step", "value V", "95 % interval", *critic, "return from here", "reward"]
     if evaluation.config.is_categorical:
         return [*values, "state"]
     return [*values, *(charts.short(names[i]) for i in shown_inputs(evaluation))]

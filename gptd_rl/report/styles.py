@@ -79,7 +79,8 @@ button { font: inherit; color: inherit; background: var(--card); border: 1px sol
 .player > * { min-width: 0; margin: 0; }
 .player figure { margin: 0; } .player button { background: var(--paper); }
 .player [hidden] { display: none; }
-.tabs { display: flex; flex-wrap: wrap; gap: .5rem; } .tabs button { padding: .35rem .9rem; }
+.tabs { display: flex; flex-wrap: wrap; gap: .5rem; } @media (max-width: 30rem) { .tabs small { display: block; } }
+ .tabs button { padding: .35rem .9rem; }
 .tabs button[aria-pressed=true] { border-color: var(--model); box-shadow: inset 0 0 0 1px var(--model); }
 .tabs small { color: var(--faint); } .screen img { display: block; width: 100%; max-width: 22rem; max-height: 22rem;
   object-fit: contain; border-radius: 8px; border: 1px solid var(--line); box-sizing: border-box; background: #fff; }

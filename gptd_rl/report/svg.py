@@ -75,7 +75,11 @@ def to_svg(ax: Axes, name: str, alt: str, points: Points | None = None) -> str:
     """
     buffer = io.StringIO()
     nothing = dict.fromkeys(("Creator", "Date", "Format", "Type"))
-    figure_of(ax).savefig(buffer, format="svg", metadata=nothing, dpi=144)
+    figure = figure_of(ax)
+    if (layout := figure.get_layout_engine()) is not None:
+        layout.execute(figure)
+        figure.set_layout_engine("none")  # or saving would draw everything once more for its sake
+    figure.savefig(buffer, format="svg", metadata=nothing, dpi=144)
     text = buffer.getvalue()
     box = re.search(r'viewBox="[^"]*"', text)
     assert box, "Matplotlib writes a view box"

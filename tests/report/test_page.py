@@ -158,7 +158,7 @@ def test_render_shows_the_command():
 def test_render_lists_disagreements():
     states = [Disagreement((float(i),), 9.0, 5.0, 4.0, 6.0, seen) for i, seen in enumerate((5.5, 8.5, float("nan")))]
     text = Tags(page.render(replace(one_input(), disagreements=tuple(states)))).text
-    assert "The table below lists the largest differences, one an episode." in text
+    assert "The table below lists the largest differences, one per episode." in text
     for row in ("9.05.04.0 to 6.05.5GPTD", "9.05.04.0 to 6.08.5critic", "9.05.04.0 to 6.0——"):
         assert row in text, row
 
@@ -185,7 +185,7 @@ def test_render_counts_disagreements_over_all_states():
 def test_render_shows_recordings():
     content = rendered("recorded")
     tags = Tags(content)
-    assert "The best of 10 fresh episodes by its return, " in tags.text and "pictures" not in tags.text
+    assert "Highest return of 10 fresh episodes: " in tags.text and "pictures" not in tags.text
     (found,) = re.findall('<script type="application/json" id="episodes">(.*?)</script>', content)
     data = json.loads(found)
     recordings = recorded().recordings
