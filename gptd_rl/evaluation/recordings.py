@@ -156,7 +156,7 @@ def _run(envs: Sequence[GymEnv], policy: Policy, seeds: Sequence[int], determini
     running, terminated = np.ones(n, dtype=bool), np.zeros(n, dtype=bool)
     for _ in range(longest_episode(envs[0])):
         chosen = act(observations, running)
-        for i in np.flatnonzero(running):
+        for i in np.flatnonzero(running).tolist():
             actions[i].append(copy.deepcopy(chosen[i]))
             observations[i], reward, terminated[i], truncated = step(envs[i], chosen[i])
             seen[i].append(copy.deepcopy(observations[i]))

@@ -53,7 +53,9 @@ def _discrete_states(evaluation: EvaluationResults) -> list[str]:
     values = evaluation.value.predict(states)
     ax = charts.plot_states(names, values, *intervals)
     rest = f" The {len(shown)} most visited are shown." if len(shown) < n_visited else ""
-    points = Points(values, np.arange(len(names)), describe_values(evaluation, states, values, *intervals, None))
+    points = Points(
+        values, np.arange(len(names), dtype=np.float64), describe_values(evaluation, states, values, *intervals, None)
+    )
     return [figure(ax, "states", points, rest=rest)]
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 from html import escape
+from typing import Any
 
 import numpy as np
 
@@ -27,16 +28,15 @@ def player(evaluation: EvaluationResults) -> list[str]:
     if not found.episodes:
         return [note] if note else []
     drawn = [_figure(recording, i, found.n_candidates) for i, recording in enumerate(found.episodes)]
-    content = {
-        "type": found.media_type,
-        "episodes": [
-            axes | {"values": _values(evaluation, r), "frames": _frames(r), "frame": _frame_of_moments(r)}
-            for r, (_, axes) in zip(found.episodes, drawn, strict=True)
-        ],
-    }
+    values = [_values(evaluation, r) for r in found.episodes]
+    episodes = [
+        axes | {"values": rows, "frames": _frames(r), "frame": _frame_of_moments(r)}
+        for r, (_, axes), rows in zip(found.episodes, drawn, values, strict=True)
+    ]
     labels = _labels(evaluation)
-    first = content["episodes"][0]["values"][0]
-    terms = "".join(f"<div><dt>{escape(a)}</dt><dd>{escape(b)}</dd></div>" for a, b in zip(labels, first, strict=True))
+    terms = "".join(
+        f"<div><dt>{escape(a)}</dt><dd>{escape(b)}</dd></div>" for a, b in zip(labels, values[0][0], strict=True)
+    )
     return [
         f'<h2 id="watch">{escape(texts.HEADINGS["watch"])}</h2>',
         f"<p>{escape(texts.WATCH.format(n=found.n_candidates))}</p>",
@@ -48,7 +48,7 @@ def player(evaluation: EvaluationResults) -> list[str]:
         CONTROLS,
         f'<dl class="readout">{terms}</dl>',
         "</section>",
-        scripts.data("episodes", content),
+        scripts.data("episodes", {"type": found.media_type, "episodes": episodes}),
     ]
 
 
@@ -69,7 +69,7 @@ def _screen(found: Recordings) -> str:
     return f'<div class="screen"><img src="{source}" alt="The environment at the start of the best episode"></div>'
 
 
-def _figure(recording: Recording, i: int, n: int) -> tuple[str, dict[str, list[float]]]:
+def _figure(recording: Recording, i: int, n: int) -> tuple[str, dict[str, Any]]:
     """Plot of an episode with its caption; x of each moment and the ends of the y-axis, in the units of the SVG."""
     r = recording
     ax = charts.plot_episode(r.steps, r.predicted, r.lower, r.upper, r.critic, r.followed, height=HEIGHT)
@@ -78,7 +78,7 @@ def _figure(recording: Recording, i: int, n: int) -> tuple[str, dict[str, list[f
         rank=texts.RANKS[r.name], n=n, total=number(r.total), steps=count(r.n_steps, "step"), end=r.end, seed=r.seed
     )
     low, high = ax.get_ylim()
-    x = positions(ax, r.steps, np.full(len(r.steps), low))[:, 0]
+    x = positions(ax, r.steps.astype(np.float64), np.full(len(r.steps), low))[:, 0]
     y = positions(ax, np.zeros(2), np.array([low, high]))[:, 1]
     return html.figure(drawing, caption), {"x": np.round(x, 1).tolist(), "y": np.round(y, 1).tolist()}
 

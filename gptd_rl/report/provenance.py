@@ -5,11 +5,11 @@ from __future__ import annotations
 import os
 import platform
 import sys
-import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
+from time import time as seconds_since_1970
 
 from gptd_rl.version import __version__
 
@@ -36,7 +36,7 @@ class Provenance:
     versions: dict[str, str]
 
     @classmethod
-    def now(cls, command: str, clock: Callable[[], float] = time.time) -> Provenance:
+    def now(cls, command: str, clock: Callable[[], float] = seconds_since_1970) -> Provenance:
         """Provenance of a page that is written now; the environment variable SOURCE_DATE_EPOCH replaces the clock.
 
         Parameters

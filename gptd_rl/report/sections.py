@@ -43,8 +43,8 @@ def policy(evaluation: EvaluationResults) -> list[str]:
     starts = evaluation.value.predict(start_states)
     ax = charts.plot_histogram(values, starts)
     at_ticks = np.full(len(starts), 0.04 * ax.get_ylim()[1])
-    said = zip(describe_states(evaluation, start_states), starts.tolist(), strict=True)
-    shown = [figure(ax, "values", Points(starts, at_ticks, [f"{state}\nV {number(v)}" for state, v in said]))]
+    of_starts = zip(describe_states(evaluation, start_states), starts.tolist(), strict=True)
+    shown = [figure(ax, "values", Points(starts, at_ticks, [f"{state}\nV {number(v)}" for state, v in of_starts]))]
     known = np.isfinite(check.observed) & np.isfinite(check.predicted)
     if known.any():
         critic = None if check.critic is None else check.critic[known]

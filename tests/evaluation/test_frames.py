@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 from PIL import Image, features
 
-from gptd_rl.evaluation import frames
 from gptd_rl.evaluation.frames import WIDTH, as_picture, encode
 
 
@@ -40,7 +39,7 @@ def test_as_picture_refuses_others(frame):
 def test_encode(monkeypatch, has_webp: bool, media_type: str, kind: str):
     if has_webp and not features.check("webp"):
         pytest.skip("this Pillow has no WebP")
-    monkeypatch.setattr(frames.features, "check", lambda name: has_webp)
+    monkeypatch.setattr(features, "check", lambda name: has_webp)
     plain = np.full((20, 30, 3), 90, np.uint8)
     found, (one, two) = encode([[plain, plain], [plain]])
     assert found == media_type and [i for i, _ in one] == [0, 1] and [i for i, _ in two] == [0]

@@ -12,7 +12,6 @@ from gymnasium import spaces
 from gymnasium.wrappers import TimeLimit
 from numpy.testing import assert_allclose, assert_array_equal
 
-from gptd_rl.evaluation import recordings
 from gptd_rl.evaluation.environments import open_environment
 from gptd_rl.evaluation.recordings import N_CANDIDATES, N_FRAMES, N_MOMENTS, record_episodes
 from gptd_rl.report.records import Recordings
@@ -105,9 +104,14 @@ def test_record_episodes_truncated_after_many_steps():
 
 
 def test_record_episodes_draws_only_the_chosen(monkeypatch):
-    drawn = []
+    drawn: list[float] = []
     render = Walk.render
-    monkeypatch.setattr(Walk, "render", lambda self: drawn.append(self.x) or render(self))
+
+    def counted(self: Walk) -> Any:
+        drawn.append(self.x)
+        return render(self)
+
+    monkeypatch.setattr(Walk, "render", counted)
     found = record(Walk())
     assert_array_equal(drawn, np.concatenate([r.states[:, 0] for r in found.episodes]))
     assert found.media_type.startswith("image/") and all(len(r.frames) == len(r.steps) for r in found.episodes)
@@ -176,7 +180,7 @@ def test_record_episodes_refuses_mujoco_without_a_display(monkeypatch):
     """Its window library would abort the process."""
     for name in ("DISPLAY", "WAYLAND_DISPLAY", "MUJOCO_GL"):
         monkeypatch.delenv(name, raising=False)
-    monkeypatch.setattr(recordings.sys, "platform", "linux")
+    monkeypatch.setattr(sys, "platform", "linux")
     monkeypatch.setattr(Walk, "mujoco_renderer", None, raising=False)
     assert "MuJoCo needs a display, or the environment variable MUJOCO_GL=egl or osmesa" in record(Walk()).note
     monkeypatch.setenv("MUJOCO_GL", "egl")
@@ -189,7 +193,7 @@ class NoCopies(Walk):
 
 
 def test_record_episodes_makes_environments_again_that_cannot_be_copied():
-    gym.register("NoCopies-v0", NoCopies, disable_env_checker=True)
+    gym.register("NoCopies-v0", lambda **options: NoCopies(**options), disable_env_checker=True)
     try:
         found = record("NoCopies-v0")
         assert found.note == "" and all(r.frames for r in found.episodes)

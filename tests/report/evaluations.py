@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import functools
 import re
+from collections.abc import Callable
 from dataclasses import replace
 from html.parser import HTMLParser
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
@@ -247,7 +248,8 @@ def recorded(with_frames: bool = True, **changes: Any) -> Evaluation:
     """Three episodes of different lengths to watch, with pictures of one colour each."""
     plain = make(**changes)
     episodes = []
-    for name, segment in zip(("best", "typical", "worst"), (0, 1, 2), strict=True):
+    names: tuple[Literal["best", "typical", "worst"], ...] = ("best", "typical", "worst")
+    for segment, name in enumerate(names):
         states = plain.data.states[plain.data.segment_of == segment]
         n = len(states) - 1
         moments = range(0, n + 1, 2)
@@ -278,7 +280,7 @@ def recorded(with_frames: bool = True, **changes: Any) -> Evaluation:
     return replace(plain, recordings=Recordings(tuple(episodes), 10, media_type, note))
 
 
-VARIANTS = {
+VARIANTS: dict[str, Callable[[], Evaluation]] = {
     "plain": make,
     "recorded": recorded,
     "without frames": lambda: recorded(with_frames=False, with_critic=False),
