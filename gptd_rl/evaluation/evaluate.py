@@ -26,12 +26,12 @@ from gptd_rl.evaluation.recordings import record_episodes
 from gptd_rl.evaluation.results import Evaluation
 from gptd_rl.evaluation.scoring import check, disagreements
 from gptd_rl.evaluation.value_models import StackedValue, monte_carlo
+from gptd_rl.report.recorded import Recordings
 from gptd_rl.report.records import (
     Check,
     EvaluationConfig,
     Interval,
     OffPolicy,
-    Recordings,
     Relevance,
     StartReturn,
     Timing,

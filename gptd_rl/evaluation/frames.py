@@ -8,7 +8,6 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from PIL import Image, features
 
 WIDTH = 200  # pixels, about
 MAX_BYTES = 1_000_000  # of all pictures together: 1.4 MB as data URIs
@@ -21,6 +20,8 @@ def as_picture(frame: Any) -> NDArray[np.uint8]:
     if pixels.ndim != 3 or pixels.shape[2] != 3 or pixels.dtype != np.uint8 or not pixels.size:
         shape = f"an array of {pixels.dtype} of shape {pixels.shape}" if pixels.ndim else type(frame).__name__
         raise TypeError(f"render() must return an array of uint8 of shape (height, width, 3); got {shape}")
+    from PIL import Image
+
     image = Image.fromarray(pixels)
     return np.asarray(image.reduce(max(1, round(max(image.size) / WIDTH))))
 
@@ -44,6 +45,8 @@ def encode(
     episodes : list of lists of tuples
         Index and encoded picture of those kept.
     """
+    from PIL import Image, features
+
     kind = "WEBP" if features.check("webp") else "JPEG"
     options: dict[str, Any] = dict(method=2) if kind == "WEBP" else {}  # method: 0 is fast, 6 is small
 

@@ -23,7 +23,8 @@ from gptd_rl.evaluation.environments import Environment
 from gptd_rl.evaluation.fitting import Tick
 from gptd_rl.evaluation.frames import as_picture, encode
 from gptd_rl.evaluation.ground_truth import longest_episode, step
-from gptd_rl.report.records import Frame, Recording, Recordings, ValueFunction
+from gptd_rl.report.recorded import Frame, Recording, Recordings
+from gptd_rl.report.records import ValueFunction
 from gptd_rl.report.slices import subsample
 from gptd_rl.rollouts.policies import EpisodePolicy
 from gptd_rl.types import Array, IntArray, Policy
@@ -135,7 +136,7 @@ def _made_again(env: Environment, render_mode: str | None) -> GymEnv:
 
 
 @dataclass(frozen=True, eq=False)
-class _Episode:
+class _Played:
     """A complete episode: states of shape (n + 1, n_dims), n actions and n rewards."""
 
     seed: int
@@ -145,7 +146,7 @@ class _Episode:
     terminated: bool
 
 
-def _run(envs: Sequence[GymEnv], policy: Policy, seeds: Sequence[int], deterministic: bool) -> list[_Episode]:
+def _run(envs: Sequence[GymEnv], policy: Policy, seeds: Sequence[int], deterministic: bool) -> list[_Played]:
     """One episode in each environment, all together."""
     n, space = len(envs), envs[0].observation_space
     act = EpisodePolicy(policy, space, envs[0].action_space, n, seed=seeds[0], deterministic=deterministic)
@@ -165,17 +166,17 @@ def _run(envs: Sequence[GymEnv], policy: Policy, seeds: Sequence[int], determini
         if not running.any():
             break
     as_states = [np.asarray(flattener(space)(stack(space, rows)), dtype=np.float64) for rows in seen]
-    return [_Episode(seeds[i], as_states[i], actions[i], np.array(rewards[i]), bool(terminated[i])) for i in range(n)]
+    return [_Played(seeds[i], as_states[i], actions[i], np.array(rewards[i]), bool(terminated[i])) for i in range(n)]
 
 
-def _chosen(episodes: Sequence[_Episode]) -> dict[Name, _Episode]:
+def _chosen(episodes: Sequence[_Played]) -> dict[Name, _Played]:
     """The episodes with the highest, the median and the lowest return."""
     order = np.argsort([-episode.rewards.sum() for episode in episodes], kind="stable")
     return {"best": episodes[order[0]], "typical": episodes[order[len(order) // 2]], "worst": episodes[order[-1]]}
 
 
 def _recording(
-    name: Name, episode: _Episode, value: ValueFunction, critic: Callable[[Array], Array] | None, gamma: float
+    name: Name, episode: _Played, value: ValueFunction, critic: Callable[[Array], Array] | None, gamma: float
 ) -> Recording:
     """An episode beside the values of its states, at up to `N_MOMENTS` moments."""
     n = len(episode.rewards)
@@ -208,7 +209,7 @@ def _recording(
 # -------------------------------------------------------------------------------------- pictures
 
 
-def _draw(env: Environment, episodes: Sequence[_Episode], steps: Sequence[IntArray]) -> list[list[NDArray[np.uint8]]]:
+def _draw(env: Environment, episodes: Sequence[_Played], steps: Sequence[IntArray]) -> list[list[NDArray[np.uint8]]]:
     """Pictures of each episode at some of its steps."""
     os.environ.setdefault("PYGAME_HIDE_SUPPORT_PROMPT", "1")
     with _opened(env, None, 1) as (one,):
@@ -232,7 +233,7 @@ def _require_opengl() -> None:
         raise NotRecordedError("MuJoCo needs a display, or the environment variable MUJOCO_GL=egl or osmesa")
 
 
-def _pictures(env: GymEnv, episode: _Episode, steps: IntArray) -> list[NDArray[np.uint8]]:
+def _pictures(env: GymEnv, episode: _Played, steps: IntArray) -> list[NDArray[np.uint8]]:
     """Pictures of an episode that is played again."""
     shown, found = set(steps.tolist()), []
     observation, _ = env.reset(seed=episode.seed)

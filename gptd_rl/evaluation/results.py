@@ -10,18 +10,18 @@ from typing import Any
 
 from gptd_rl.data.trajectories import Trajectories
 from gptd_rl.estimators.markov import MarkovTest
+from gptd_rl.report.plain import as_plain
+from gptd_rl.report.recorded import Recordings
 from gptd_rl.report.records import (
     LEVELS,
     Check,
     Disagreement,
     EvaluationConfig,
     OffPolicy,
-    Recordings,
     Relevance,
     StartReturn,
     Timing,
     ValueFunction,
-    as_plain,
 )
 from gptd_rl.types import Array
 

@@ -10,9 +10,10 @@ from gptd_rl.report import html, scripts, styles
 from gptd_rl.report.cards import overview, title
 from gptd_rl.report.maps import disagreements, maps
 from gptd_rl.report.output import complete_or_nothing
+from gptd_rl.report.plain import as_plain
 from gptd_rl.report.player import player
 from gptd_rl.report.provenance import Provenance
-from gptd_rl.report.records import EvaluationResults, as_plain
+from gptd_rl.report.records import EvaluationResults
 from gptd_rl.report.sections import calibration, method, off_policy, policy, relevance
 from gptd_rl.report.svg import page_style
 

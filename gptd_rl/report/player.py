@@ -11,7 +11,8 @@ import numpy as np
 from gptd_rl.report import charts, html, scripts, texts
 from gptd_rl.report.hover import positions, resolutions, shown_inputs
 from gptd_rl.report.numbers import MISSING, count, number
-from gptd_rl.report.records import EvaluationResults, Recording, Recordings
+from gptd_rl.report.recorded import Recording, Recordings
+from gptd_rl.report.records import EvaluationResults
 from gptd_rl.report.svg import to_svg
 
 HEIGHT = 2.6  # of a plot, in inches

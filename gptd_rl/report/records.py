@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field, fields, is_dataclass
-from typing import Any, ClassVar, Literal, Protocol
+from dataclasses import dataclass, field
+from typing import ClassVar, Literal, Protocol
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -12,6 +12,7 @@ from numpy.typing import ArrayLike
 from gptd_rl.data.trajectories import Trajectories
 from gptd_rl.estimators.importances import Importances
 from gptd_rl.estimators.markov import MarkovTest
+from gptd_rl.report.recorded import Recordings
 from gptd_rl.types import Array, BoolArray, IntArray
 
 LEVELS = (0.5, 0.8, 0.95)
@@ -315,89 +316,6 @@ class OffPolicy:
 
 
 @dataclass(frozen=True)
-class Frame:
-    """A small picture of the environment.
-
-    Attributes
-    ----------
-    moment : int
-        Index of the moment that it shows.
-    data : bytes
-        The encoded picture.
-    """
-
-    moment: int
-    data: bytes
-
-
-@dataclass(frozen=True, eq=False)
-class Recording:
-    """A fresh episode, at some moments of it.
-
-    Attributes
-    ----------
-    name : {"best", "typical", "worst"}
-        Rank of its return: the highest, the median, the lowest.
-    seed : int
-        Of the environment's reset.
-    total : float
-        Undiscounted return.
-    n_steps : int
-    end : {"terminated", "truncated"}
-    steps : ndarray of shape (k,)
-        The step of each moment; the first and the last state are among them.
-    states : ndarray of shape (k, n_dims)
-    rewards : ndarray of shape (k,)
-        Received on leaving each state; NaN at the last one.
-    followed : ndarray of shape (k,)
-        Discounted return from there on. After a truncated end, the predicted value stands for the rest.
-    predicted, lower, upper : ndarray of shape (k,)
-        V with its 95 % interval; NaN at a terminal state.
-    critic : ndarray of shape (k,) or None
-        Values of the agent's own critic; NaN at a terminal state.
-    frames : tuple of Frame
-        In order of time; empty without pictures. They are not part of the JSON file.
-    """
-
-    name: Literal["best", "typical", "worst"]
-    seed: int
-    total: float
-    n_steps: int
-    end: Literal["terminated", "truncated"]
-    steps: IntArray
-    states: Array
-    rewards: Array
-    followed: Array
-    predicted: Array
-    lower: Array
-    upper: Array
-    critic: Array | None
-    frames: tuple[Frame, ...] = field(default=(), metadata={"json": False})
-
-
-@dataclass(frozen=True)
-class Recordings:
-    """Recorded episodes.
-
-    Attributes
-    ----------
-    episodes : tuple of Recording
-        Empty if none could be recorded.
-    n_candidates : int
-        Number of fresh episodes that they were chosen from.
-    media_type : str
-        Of the frames, such as "image/webp".
-    note : str
-        Why there are no pictures, or no episodes; empty otherwise.
-    """
-
-    episodes: tuple[Recording, ...] = ()
-    n_candidates: int = 0
-    media_type: str = ""
-    note: str = ""
-
-
-@dataclass(frozen=True)
 class Timing:
     """Duration of each stage in seconds."""
 
@@ -461,19 +379,3 @@ class EvaluationResults(Protocol):
     @property
     def timing(self) -> Timing:
         """Duration of each stage."""
-
-
-def as_plain(value: Any) -> Any:
-    """Records, arrays and tuples as dicts, lists and numbers, for JSON: NaN becomes None."""
-    if is_dataclass(value):
-        shown = [field.name for field in fields(value) if field.metadata.get("json", True)]
-        return {name: as_plain(getattr(value, name)) for name in shown}
-    if isinstance(value, np.ndarray):
-        return as_plain(value.tolist())
-    if isinstance(value, dict):
-        return {key: as_plain(item) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [as_plain(item) for item in value]
-    if isinstance(value, float | np.floating):
-        return float(value) if np.isfinite(value) else None
-    return value

@@ -14,7 +14,7 @@ from numpy.testing import assert_allclose, assert_array_equal
 
 from gptd_rl.evaluation.environments import open_environment
 from gptd_rl.evaluation.recordings import N_CANDIDATES, N_FRAMES, N_MOMENTS, record_episodes
-from gptd_rl.report.records import Recordings
+from gptd_rl.report.recorded import Recordings
 from gptd_rl.types import Array
 
 

@@ -19,15 +19,13 @@ from gptd_rl.estimators.markov import MarkovTest
 from gptd_rl.evaluation.frames import encode
 from gptd_rl.evaluation.results import Evaluation
 from gptd_rl.report import page
+from gptd_rl.report.recorded import Frame, Recording, Recordings
 from gptd_rl.report.records import (
     Check,
     Disagreement,
     EvaluationConfig,
-    Frame,
     Interval,
     OffPolicy,
-    Recording,
-    Recordings,
     Relevance,
     Score,
     StartReturn,
