@@ -353,9 +353,7 @@ def _compare_models(found: Sequence[_Finished], reference: int, each: int) -> St
     lower[reference] = upper[reference] = 0.0
     differences = values - values[reference]
     splits = tuple(best_split(states, row) for row in differences)
-    return StateComparison(
-        "models", 0, LEVEL, states, episodes, values, differences, lower, upper, differences, splits
-    )
+    return StateComparison("models", 0, LEVEL, states, episodes, values, differences, lower, upper, differences, splits)
 
 
 def _modelled(found: Sequence[_Finished], reference: int, states: Array) -> Array:
