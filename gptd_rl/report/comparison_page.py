@@ -24,6 +24,7 @@ from gptd_rl.version import __version__
 MAX_EXAMPLES = 4  # states at which each of two agents is better
 MAX_COLUMNS = 4  # inputs in the table of states
 MAX_INPUTS = 12
+NARROWER = 0.95  # times the unpaired width: what is worth a sentence
 N_MAP, N_LINE = 40, 160  # points along an axis
 
 
@@ -117,7 +118,7 @@ def _difference_cards(d: Difference, n_starts: int) -> list[str]:
     paired = (
         f"With other start states for each agent it would be ± {number(d.unpaired_half_width, half)} instead of "
         f"± {number(half, half)}."
-        if half > 0
+        if half < NARROWER * d.unpaired_half_width
         else ""
     )
     starts = (
@@ -299,7 +300,7 @@ def _examples(comparison: ComparisonResults, i: int, reference: int) -> list[str
             state = [number(found.states[m, d], 0.1 * spreads[d] or None) for d in shown]
             if config.is_categorical:
                 state = [config.inputs[int(found.states[m].argmax())]]
-            width = interval.half_width or 0.1 * abs(interval.estimate)
+            width = max(interval.half_width, 0.01 * abs(interval.estimate))
             values = [number(found.values[row, m], width) for row in (i, reference)]
             rows.append([*state, *values, number(interval.estimate, width), bounds(interval), best])
     if not rows:

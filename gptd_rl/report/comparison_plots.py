@@ -93,7 +93,8 @@ def plot_importances_beside(
     ax.set_ylim(len(inputs) - 0.4, -0.6)
     ax.tick_params(axis="y", length=0)
     ax.grid(visible=False, axis="y")
-    ax.set_xlim(left=0.0)
+    largest = max(float(np.nan_to_num(found.total_effects).max(initial=0.0)) for found in importances)
+    ax.set_xlim(0.0, 1.1 * max(1.0, largest))  # intervals from few episodes may be wide
     ax.xaxis.set_major_formatter(FuncFormatter(lambda x, _: percent(x)))
     ax.set_xlabel("variance of V lost without the input")
     return _finished(ax)

@@ -41,15 +41,13 @@ def summary(comparison: ComparisonResults) -> RenderableType:
 
 
 def agent_table(comparison: ComparisonResults) -> Table:
-    """Value, return and difference of each agent, and what its value relies on."""
+    """Value, return and difference of each agent."""
     reference = comparison.config.reference
     by_name = {d.agent: d for d in comparison.differences}
     table = Table("")
     for name in ("value", "return", f"value − {reference}", "95 % interval"):
         table.add_column(Text(printable(name)), justify="right")
-    if not comparison.config.is_categorical:
-        table.add_column("variance lost without")
-    for i, agent in enumerate(comparison.agents):
+    for agent in comparison.agents:
         d = by_name.get(agent.name)
         style = {"better": "green", "worse": "red"}.get(d.credible or "", "") if d is not None else ""
         cells = [
@@ -59,8 +57,6 @@ def agent_table(comparison: ComparisonResults) -> Table:
             Text(MISSING if d is None else number(d.value.estimate, d.value.half_width), style=style),
             Text(MISSING if d is None else bounds(d.value)),
         ]
-        if not comparison.config.is_categorical:
-            cells.append(Text(printable(texts.relies_on(comparison, i, MAX_INPUTS))))
         table.add_row(*cells)
     return table
 
@@ -77,6 +73,9 @@ def _returns(agent: AgentValues) -> str:
 
 def _sentences(comparison: ComparisonResults) -> Iterator[str]:
     yield texts.verdict(comparison)[1]
+    if not comparison.config.is_categorical:
+        for i, agent in enumerate(comparison.agents):
+            yield f"{agent.name}: variance lost without {texts.relies_on(comparison, i, MAX_INPUTS)}"
     if comparison.at_states is None:
         return
     i, reference = texts.closest(comparison)

@@ -40,8 +40,8 @@ CAPTIONS = {
 METHOD = (
     "<p>Every agent starts in the same states, with the same random numbers of the environment, and is followed past "
     "the time limit until the discount is negligible; its own value function stands for what comes after. Intervals of "
-    "differences are Student’s over start states (several agents: of the largest |t|, so that they hold together{best})."
-    " Differences at single states are from rollouts of all agents from copies of the environment at states of fresh "
+    "differences are Student’s over start states (with several agents of the largest |t|: they hold together{best}). "
+    "Differences at single states are from rollouts of all agents from copies of the environment at states of fresh "
     "episodes of each agent. Value functions, for the map and for what agents rely on, are fitted to {transitions} of "
     'each agent. All numbers are in <a href="comparison.json">comparison.json</a>.</p>'
 )
