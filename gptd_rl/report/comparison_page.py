@@ -177,16 +177,17 @@ def _agents(comparison: ComparisonResults) -> list[str]:
 
 def _agent_table(comparison: ComparisonResults) -> str:
     by_name, found = {d.agent: d for d in comparison.differences}, comparison.at_states
+    several = len({agent.algorithm for agent in comparison.agents}) > 1
     rows = []
     for i, agent in enumerate(comparison.agents):
         d = by_name.get(agent.name)
         states = MISSING
         if found is not None and d is not None:
-            states = f"{int(found.better[i].sum())} / {int(found.worse[i].sum())} of {len(found.states)}"
+            states = f"{int(found.better[i].sum())} / {int(found.worse[i].sum())}"
         rows.append(
             [
                 agent.name,
-                agent.algorithm,
+                *([agent.algorithm] if several else []),
                 *_cells(agent.value),
                 *_cells(agent.returns),
                 *_cells(d.value if d else None),
@@ -195,14 +196,17 @@ def _agent_table(comparison: ComparisonResults) -> str:
             ]
         )
     reference = comparison.config.reference
+    kind = ["kind"] if several else []
+    means = [name for what in ("value", "return") for name in (what, "95 %")]
+    differences = [name for what in ("value", "return") for name in (f"{what} − {reference}", "95 %")]
+    n_states = "" if found is None else f" at {count(len(found.states), 'state')}"
     return html.table(
-        ["", "kind", "value", "95 %", "return", "95 %", f"value − {reference}", "95 %", f"return − {reference}", "95 %",
-         "better / worse at states"],
+        ["", *kind, *means, *differences, "better / worse"],
         rows,
-        caption=f"All agents. Better and worse: credibly, compared with {reference}.",
+        caption=f"All agents. Better and worse: credibly{n_states}, compared with {reference}.",
         kind="numbers named",
         named_rows=True,
-    )  # fmt: skip
+    )
 
 
 def _cells(interval: Interval | None) -> list[str]:
@@ -239,50 +243,70 @@ def _states(comparison: ComparisonResults) -> list[str]:
 
 
 def _map(comparison: ComparisonResults, i: int, reference: int) -> str:
-    """The difference by the value functions along the one or two most important inputs."""
+    """The difference along the one or two most important inputs: a map by the value functions, or states alone.
+
+    States alone, with the differences of the rollouts, where the value functions are less exact than these are large.
+    """
     a, b = (comparison.agents[row].name for row in (i, reference))
-    v_a, v_b = comparison.values[a], comparison.values[b]
-    inputs = comparison.config.inputs
+    inputs, found = comparison.config.inputs, comparison.at_states
     order = texts.importance_order(comparison, (i, reference))[:2]
-    plane = Slice.of(comparison.visited, np.eye(len(inputs))[order])
-    names = [charts.short(inputs[d], 40) for d in order]
-    fields = dict(agent=a, reference=b, check=_map_check(comparison, i))
-    label = f"{charts.short(a, 14)} − {charts.short(b, 14)}"
     if len(order) == 1:
-        line = plane.states(N_LINE)
-        (low_a, high_a), (low_b, high_b) = (v.confidence_interval(line, 0.975) for v in (v_a, v_b))
-        gap = v_a.predict(line) - v_b.predict(line)
-        ax = charts.plot_band(plane.ticks(0, N_LINE), gap, low_a - high_b, high_a - low_b, plane.dots()[:, 0], names[0])
-        ax.set_ylabel(label)
-        ax.get_lines()[0].set_label("difference")
-        ax.legend(loc="lower left", bbox_to_anchor=(-0.02, 1.0), ncols=2)
-        return html.figure(to_svg(ax, "map", "Difference along the input"), texts.CAPTIONS["line"].format(**fields))
+        return _line(comparison, a, b, i)
+    names = (charts.short(inputs[order[0]], 40), charts.short(inputs[order[1]], 40))
+    label = f"{charts.short(a, 14)} − {charts.short(b, 14)}"
+    error, size = _map_error(comparison, i)
+    if found is not None and error > size:
+        dots = plots.plot_dots(found.states[:, order], found.differences[i], label, names)
+        caption = texts.CAPTIONS["dots"].format(agent=a, reference=b, error=number(error), size=number(size))
+        return html.figure(to_svg(dots, "map", "Differences at single states"), caption)
+    plane = Slice.of(comparison.visited, np.eye(len(inputs))[order])
     grid = plane.states(N_MAP)
-    gap = v_a.predict(grid) - v_b.predict(grid)
+    gap = comparison.values[a].predict(grid) - comparison.values[b].predict(grid)
     limit = float(np.nanquantile(np.abs(gap), 0.98)) or 1.0
     ax = charts.plot_heatmap(
         gap.reshape(N_MAP, N_MAP),
         plane.extent(),
         label=label,
         states=plane.dots(),
-        names=(names[0], names[1]),
+        names=names,
         cmap="RdBu_r",
         limits=(-limit, limit),
         smooth=True,
     )
-    return html.figure(to_svg(ax, "map", "Map of the difference of the values"), texts.CAPTIONS["map"].format(**fields))
+    caption = texts.CAPTIONS["map"].format(agent=a, reference=b, check=_map_check(comparison, i))
+    return html.figure(to_svg(ax, "map", "Map of the difference of the values"), caption)
+
+
+def _line(comparison: ComparisonResults, a: str, b: str, i: int) -> str:
+    """The difference by the value functions along the only input."""
+    line = Slice.of(comparison.visited, np.eye(1))
+    states = line.states(N_LINE)
+    v_a, v_b = comparison.values[a], comparison.values[b]
+    (low_a, high_a), (low_b, high_b) = (v.confidence_interval(states, 0.975) for v in (v_a, v_b))
+    gap = v_a.predict(states) - v_b.predict(states)
+    ends = low_a - high_b, high_a - low_b
+    ax = plots.plot_difference(line.ticks(0, N_LINE), gap, *ends, line.dots()[:, 0], comparison.config.inputs[0])
+    caption = texts.CAPTIONS["line"].format(agent=a, reference=b, check=_map_check(comparison, i))
+    return html.figure(to_svg(ax, "map", "Difference along the input"), caption)
+
+
+def _map_error(comparison: ComparisonResults, i: int) -> tuple[float, float]:
+    """Root mean squares of the mapped difference's error, and of the difference itself; NaN if it was not checked."""
+    found = comparison.at_states
+    if found is None or found.kind == "models":
+        return np.nan, np.nan
+    error = np.sqrt(np.mean((found.modelled[i] - found.differences[i]) ** 2))
+    return float(error), float(np.sqrt(np.mean(found.differences[i] ** 2)))
 
 
 def _map_check(comparison: ComparisonResults, i: int) -> str:
     """How far the mapped difference is from that of the rollouts."""
-    found = comparison.at_states
-    if found is None or found.kind == "models":
+    error, size = _map_error(comparison, i)
+    if np.isnan(error):
         return ""
-    error = float(np.sqrt(np.mean((found.modelled[i] - found.differences[i]) ** 2)))
-    spread = float(np.sqrt(np.mean(found.differences[i] ** 2)))
     return (
-        f" At {count(len(found.states), 'state')} the rollouts’ differences are {number(spread)} (root mean square), "
-        f"and the map’s error is {number(error)}."
+        f" At the states of the rollouts the difference is {number(size)} (root mean square), and the error of the "
+        f"value functions’ difference is {number(error)}."
     )
 
 

@@ -11,7 +11,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, MaxNLocator
 
 from gptd_rl.estimators.importances import Importances
-from gptd_rl.report.charts import COLOURS, DASHES, WIDTH, new_axes, short
+from gptd_rl.report.charts import COLOURS, DASHES, WIDTH, figure_of, new_axes, short
 from gptd_rl.report.numbers import percent
 from gptd_rl.report.records import Interval
 from gptd_rl.types import Array, BoolArray
@@ -73,6 +73,44 @@ def plot_pairs(
         if rows.any():
             ax.plot(reference[rows], agent[rows], marker, label=label, **cast(Any, style))
     ax.set(xlabel=f"value of {short(names[1], 30)}", ylabel=f"value of {short(names[0], 30)}")
+    return _finished(ax)
+
+
+def plot_dots(states: Array, differences: Array, label: str, names: tuple[str, str], *, ax: Axes | None = None) -> Axes:
+    """Differences at states as colours of dots, with a colour bar.
+
+    Parameters
+    ----------
+    states : ndarray of shape (m, 2)
+    differences : ndarray of shape (m,)
+    label : str
+        Name of the colour bar.
+    names : tuple of 2 str
+        Names of the axes.
+    ax : matplotlib Axes, optional
+    """
+    ax = new_axes(ax)
+    limit = float(np.quantile(np.abs(differences), 0.95)) or 1.0
+    edge = dict(edgecolors=COLOURS["faint"], linewidths=0.4)
+    dots = ax.scatter(*states.T, s=22, c=differences, cmap="RdBu_r", vmin=-limit, vmax=limit, **cast(Any, edge))
+    bar = figure_of(ax).colorbar(dots, ax=ax, label=label, pad=0.02)
+    cast(Any, bar).outline.set_visible(False)
+    ax.set(xlabel=names[0], ylabel=names[1])
+    for axis in (ax.xaxis, ax.yaxis):
+        axis.set_major_locator(MaxNLocator(nbins=6))
+    return ax
+
+
+def plot_difference(
+    x: Array, mean: Array, lower: Array, upper: Array, visited: Array, name: str, *, ax: Axes | None = None
+) -> Axes:
+    """Difference of two values along one input, its interval as a band, and visited states as ticks on the axis."""
+    ax = new_axes(ax)
+    ax.fill_between(x, lower, upper, color=COLOURS["shade"], lw=0, label="95 % interval")
+    ax.plot(x, mean, color=COLOURS["model"], lw=1.6, label="difference")
+    ax.axhline(0.0, color=COLOURS["faint"], lw=0.9, ls=DASHES)
+    ax.plot(visited, np.zeros(len(visited)), "|", transform=ax.get_xaxis_transform(), color=COLOURS["faint"], ms=7)
+    ax.set(xlabel=short(name, 50), ylabel="difference of the values")
     return _finished(ax)
 
 

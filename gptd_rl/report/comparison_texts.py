@@ -30,6 +30,9 @@ CAPTIONS = {
     "better. Grey: not credible.",
     "map": "Value of {agent} minus value of {reference}, by their value functions. Red: {agent} is better; blue: "
     "{reference}. Dots are visited states; far from them the map is an extrapolation.{check}",
+    "dots": "Value of {agent} minus value of {reference} at the states of the rollouts. Red: {agent} is better; blue: "
+    "{reference}. There is no map: the difference of the value functions has an error of {error} (root mean square), "
+    "while the difference is {size}.",
     "line": "Value of {agent} minus value of {reference} along the only input, by their value functions; the band is "
     "their joint interval, ticks are visited states.{check}",
     "importances": "How much of the value’s variance over the states that an agent visits is lost when one input is "
