@@ -294,8 +294,8 @@ def _compare_states(
     n_intervals = len(states) * (len(found) - 1)
     for i in range(len(found)):
         if i != reference:
-            paired, error = samples[i] - samples[reference], errors[i] + errors[reference]
-            differences[i], half[i] = state_intervals(paired, error, LEVEL, n_intervals)
+            error = errors[i] + errors[reference]
+            differences[i], half[i] = state_intervals(samples[i], samples[reference], error, LEVEL, n_intervals)
     return StateComparison(
         kind="rollouts",
         n_rollouts=samples.shape[1],

@@ -52,27 +52,31 @@ def pairwise_differences(values: Array) -> Array:
     return np.array([values[a] - values[b] for a, b in combinations(range(len(values)), 2)]).T
 
 
-def state_intervals(samples: Array, errors: Array, level: float, n_intervals: int) -> tuple[Array, Array]:
-    """Means and half-widths of differences at several states, from a few rollouts each.
+def state_intervals(
+    samples: Array, others: Array, errors: Array, level: float, n_intervals: int
+) -> tuple[Array, Array]:
+    """Mean differences of two agents at several states, and half-widths, from a few paired rollouts each.
 
-    A few equal differences do not prove that the variance is 0: where that of a state is below the mean variance of all
-    states, it is averaged with it.
+    A few equal differences do not prove that the variance is 0. Where that of a state is below the mean variance of all
+    states, it is averaged with it; where it is 0, it is at least that of unpaired rollouts.
 
     Parameters
     ----------
-    samples : ndarray of shape (n_rollouts, m)
-        A single rollout stands for a deterministic environment.
+    samples, others : ndarray of shape (n_rollouts, m)
+        Returns of the two agents. A single rollout stands for a deterministic environment.
     errors : ndarray of shape (m,)
-        Largest systematic errors of the means.
+        Largest systematic errors of the mean differences.
     level : float
         Of all intervals together, by Bonferroni.
     n_intervals : int
     """
-    n, mean = len(samples), samples.mean(axis=0)
+    paired = samples - others
+    n, mean = len(paired), paired.mean(axis=0)
     if n == 1:
         return mean, errors
-    own = samples.var(axis=0, ddof=1)
+    own, unpaired = paired.var(axis=0, ddof=1), samples.var(axis=0, ddof=1) + others.var(axis=0, ddof=1)
     variance = np.maximum(own, 0.5 * (own + own.mean()))
+    variance = np.where(own <= 1e-12 * unpaired, np.maximum(variance, unpaired), variance)
     return mean, student_quantile(n, level, n_intervals) * np.sqrt(variance / n) + errors
 
 
