@@ -16,7 +16,7 @@ from gptd_rl.report.numbers import percent
 from gptd_rl.report.records import Interval
 from gptd_rl.types import Array, BoolArray
 
-LONGEST = 16  # characters of a name in a legend
+LONGEST = 14  # characters of a name in a legend
 
 
 def plot_intervals(
@@ -34,7 +34,7 @@ def plot_intervals(
     ax.set_yticks(np.arange(len(names)), [short(name) for name in names])
     ax.set_ylim(len(names) - 0.4, -0.6)
     ax.tick_params(axis="y", length=0)
-    ax.set_xlabel(label)
+    ax.set_xlabel(short(label, 44))
     ax.xaxis.set_major_locator(MaxNLocator(nbins=6))
     return ax
 
@@ -126,7 +126,7 @@ def plot_importances_beside(
         ends = np.maximum([effects - np.nan_to_num(found.lower), np.nan_to_num(found.upper) - effects], 0.0)
         at = places + (j - (len(agents) - 1) / 2) * height
         error: Any = dict(lw=1.0, ecolor=COLOURS["faint"])
-        ax.barh(at, effects, 0.9 * height, color=COLOURS[colour], xerr=ends, error_kw=error, label=short(name))
+        ax.barh(at, effects, 0.9 * height, color=COLOURS[colour], xerr=ends, error_kw=error, label=short(name, LONGEST))
     ax.set_yticks(places, [short(name) for name in inputs])
     ax.set_ylim(len(inputs) - 0.4, -0.6)
     ax.tick_params(axis="y", length=0)
