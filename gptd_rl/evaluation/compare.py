@@ -37,7 +37,7 @@ from gptd_rl.types import Array, EnvLike, Policy
 LEVEL = 0.95
 N_VISITED = 2000  # states that are kept, of all agents together
 N_ROLLOUTS = (6, 20)  # from each state if returns are random: at least, at most
-N_CHECK = dict(n_episodes=12, n_states=40)  # of each agent's evaluation
+N_CHECK: dict[str, Any] = dict(n_episodes=12, n_states=40)  # of each agent's evaluation
 PARTS = ("collect", "fit", "check")  # of an agent's progress; its rollouts follow
 
 StageProgress = Callable[[str, int, int], None]
@@ -65,7 +65,7 @@ def compare_agents(
 
     Parameters
     ----------
-    agents : mapping of str to agent, or sequence of agents
+    agents : mapping of str to agent, or list of agents
         At least two; each as for `evaluate_agent`. A Stable-Baselines3 model with a `VecNormalize` of its own is given
         observations normalized by that.
     env : str, gymnasium.Env or VectorEnv, or Stable-Baselines3 VecEnv, optional
@@ -186,13 +186,13 @@ def _named(agents: Mapping[str, Policy] | Sequence[Policy]) -> dict[str, Policy]
     """Agents by name."""
     if isinstance(agents, Mapping):
         named = {str(name): agent for name, agent in agents.items()}
-    elif isinstance(agents, Sequence) and not isinstance(agents, str):
+    elif isinstance(agents, list | tuple):
         names = [_algorithm(agent) for agent in agents]
         numbers = {name: count(1) for name in names}
         numbered = [f"{name} {next(numbers[name])}" if names.count(name) > 1 else name for name in names]
         named = dict(zip(numbered, agents, strict=True))
     else:
-        raise TypeError(f"agents must be a mapping of names to agents, or a sequence; got {type(agents).__name__}.")
+        raise TypeError(f"agents must be a mapping of names to agents, or a list; got {type(agents).__name__}.")
     if len(named) < 2:
         raise ValueError(f"expected two agents or more to compare; got {len(named)}.")
     return named

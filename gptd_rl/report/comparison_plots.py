@@ -92,7 +92,9 @@ def plot_dots(states: Array, differences: Array, label: str, names: tuple[str, s
     ax = new_axes(ax)
     limit = float(np.quantile(np.abs(differences), 0.95)) or 1.0
     edge = dict(edgecolors=COLOURS["faint"], linewidths=0.4)
-    dots = ax.scatter(*states.T, s=22, c=differences, cmap="RdBu_r", vmin=-limit, vmax=limit, **cast(Any, edge))
+    dots = ax.scatter(
+        states[:, 0], states[:, 1], s=22, c=differences, cmap="RdBu_r", vmin=-limit, vmax=limit, **cast(Any, edge)
+    )
     bar = figure_of(ax).colorbar(dots, ax=ax, label=label, pad=0.02)
     cast(Any, bar).outline.set_visible(False)
     ax.set(xlabel=names[0], ylabel=names[1])
@@ -140,7 +142,9 @@ def plot_importances_beside(
 
 def _finished(ax: Axes) -> Axes:
     """With a legend above the axes, and few enough ticks for a phone."""
-    where: dict[str, Any] = dict(loc="lower left", bbox_to_anchor=(-0.02, 1.0), ncols=3)
+    n_characters = sum(len(str(label)) for label in ax.get_legend_handles_labels()[1])
+    n_columns = 3 if n_characters <= 38 else 2
+    where: dict[str, Any] = dict(loc="lower left", bbox_to_anchor=(-0.02, 1.0), ncols=n_columns)
     ax.legend(handlelength=1.2, columnspacing=1.0, borderpad=0.2, **where)
     ax.xaxis.set_major_locator(MaxNLocator(nbins=6))
     return ax

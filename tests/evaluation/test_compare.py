@@ -201,7 +201,7 @@ def test_compare_agents_with_other_discounts_and_own_statistics():
     [
         ({"a": fast}, {}, "^expected two agents or more to compare; got 1.$"),
         ([], {}, "two agents or more"),
-        (fast, {}, "^agents must be a mapping of names to agents, or a sequence; got function.$"),
+        (fast, {}, "^agents must be a mapping of names to agents, or a list; got function.$"),
         ({"a": fast, "b": slow}, dict(reference="c"), "^reference must be one of 'a', 'b'; got 'c'.$"),
         ({"a": fast, "b": slow}, dict(env=None), "^there is no environment: .* so give one.$"),
         ({"a": fast, "b": slow}, dict(n_starts=1), "^n_starts must be a whole number of at least 2; got 1.$"),

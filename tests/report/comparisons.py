@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from gptd_rl.estimators.importances import Importances
 from gptd_rl.evaluation.comparison import Comparison
@@ -20,11 +21,11 @@ class Plane:
     def __init__(self, slope: float) -> None:
         self.slope = slope
 
-    def predict(self, states: Array) -> Array:
+    def predict(self, states: ArrayLike) -> Array:
         """Values."""
-        return self.slope * np.asarray(states).sum(axis=1)
+        return np.asarray(self.slope * np.asarray(states, dtype=float).sum(axis=1))
 
-    def confidence_interval(self, states: Array, level: float = 0.95) -> tuple[Array, Array]:
+    def confidence_interval(self, states: ArrayLike, level: float = 0.95) -> tuple[Array, Array]:
         """One around the values."""
         middle = self.predict(states)
         return middle - 1.0, middle + 1.0
