@@ -35,6 +35,7 @@ import numpy as np
 from gptd_rl.agents.reference.gridworld import TowardsMiddle
 from gptd_rl.envs.gridworld import LatentGridworld
 from gptd_rl.evaluation.differences import (
+    cautious_std,
     pairwise_differences,
     simultaneous_quantile,
     state_intervals,
@@ -216,8 +217,9 @@ def measure(case: Case, args: argparse.Namespace) -> list[Row]:
     n_repeats = args.repeats if len(values) == 2 else args.repeats // 5  # each draws its quantile
     rows = []
     for n in args.starts:
-        numbers = [float(f"{number:.4g}") for number in draw(values, n, n_repeats)]
-        rows.append(Row(case.system, ", ".join(case.agents), n, n_repeats, *numbers, round(float(bias), 2), missed))
+        held, half, plain_held, plain_half = (float(f"{number:.4g}") for number in draw(values, n, n_repeats))
+        names, shift = ", ".join(case.agents), round(float(bias), 2)
+        rows.append(Row(case.system, names, n, n_repeats, held, half, plain_held, plain_half, shift, missed))
     return rows
 
 
@@ -229,7 +231,7 @@ def draw(values: Array, n: int, n_repeats: int) -> tuple[float, float, float, fl
     for r in range(n_repeats):
         rows, others = rng.integers(values.shape[1], size=(2, n))
         samples = pairwise_differences(values[:, rows])
-        half = simultaneous_quantile(samples, seed=r) * samples.std(axis=0, ddof=1) / np.sqrt(n)
+        half = simultaneous_quantile(samples, seed=r) * cautious_std(samples) / np.sqrt(n)
         is_held = (np.abs(samples.mean(axis=0) - truth) <= half + ROUNDING).all()
         a, b = values[0, rows], values[1, others]
         plain = student_quantile(n) * np.sqrt((a.var(ddof=1) + b.var(ddof=1)) / n)
@@ -260,7 +262,7 @@ def misses(case: Case, repeat: int, wide: Wide, n_states: int = 40, n_rollouts: 
             returns.append(value)
             errors += error / n_rollouts
         samples.append(np.array(returns))
-    mean, half = state_intervals(*samples, errors, 0.95, len(states))
+    mean, half = state_intervals(samples[0], samples[1], errors, 0.95, len(states))
     values = case.values(states)
     return bool((np.abs(mean - (values[0] - values[1])) > half + ROUNDING).any())
 
@@ -283,10 +285,10 @@ def table(rows: list[dict[str, Any]]) -> str:
 def main() -> None:
     """Measure all systems, store and print the table; or print the stored one."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--population", type=int, default=1500)
+    parser.add_argument("--population", type=int, default=800)
     parser.add_argument("--starts", type=int, nargs="+", default=[30, 100])
     parser.add_argument("--repeats", type=int, default=1000)
-    parser.add_argument("--state-repeats", type=int, default=60)
+    parser.add_argument("--state-repeats", type=int, default=40)
     parser.add_argument("--truth", type=int, default=200_000, help="starts for true values that are not known")
     parser.add_argument("--json", type=Path, default=RESULTS, help="where the table is stored")
     parser.add_argument("--from-json", action="store_true", help="print the stored table")

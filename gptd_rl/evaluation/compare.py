@@ -16,6 +16,7 @@ from gptd_rl.checks import as_count, as_discount
 from gptd_rl.evaluation.comparison import Comparison
 from gptd_rl.evaluation.differences import (
     best_split,
+    cautious_std,
     pairwise_differences,
     simultaneous_quantile,
     state_intervals,
@@ -421,8 +422,8 @@ def _differences(found: Sequence[_Finished], chosen: int, all_pairs: bool) -> tu
             Difference(
                 agent=agent.name,
                 reference=found[chosen].name,
-                value=_interval(value, quantiles[0], float(error.mean())),
-                returns=_interval(own_returns, quantiles[1]) if np.isfinite(own_returns).all() else None,
+                value=_paired_interval(value, quantiles[0], float(error.mean())),
+                returns=_paired_interval(own_returns, quantiles[1]) if np.isfinite(own_returns).all() else None,
                 unpaired_half_width=float(quantiles[0] * unpaired + error.mean()),
                 higher=is_higher,
                 lower=is_lower,
@@ -439,6 +440,13 @@ def _quantile(rows: Array, chosen: int, all_pairs: bool) -> float:
         samples = np.delete(rows - rows[chosen], chosen, axis=0).T
         samples = samples[:, np.isfinite(samples).all(axis=0)]
     return simultaneous_quantile(samples.reshape(rows.shape[1], -1), LEVEL)
+
+
+def _paired_interval(differences: Array, quantile: float, error: float = 0.0) -> Interval:
+    """Mean difference with its interval, which expects that large differences may be rare."""
+    std = float(cautious_std(differences[:, None])[0])
+    mean, half = float(differences.mean()), quantile * std / np.sqrt(len(differences)) + error
+    return Interval(mean, mean - half, mean + half)
 
 
 def _interval(sample: Array, quantile: float, error: float = 0.0) -> Interval:

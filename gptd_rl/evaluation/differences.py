@@ -52,6 +52,20 @@ def pairwise_differences(values: Array) -> Array:
     return np.array([values[a] - values[b] for a, b in combinations(range(len(values)), 2)]).T
 
 
+def cautious_std(samples: Array) -> Array:
+    """Standard deviations, larger where a few differences are large and the others small, of shape (k,).
+
+    As if two more were seen, the largest deviation on either side: rare large differences are seen too rarely in some
+    samples, which then look too certain. (Agresti & Coull 1998 add observations to a binomial sample likewise.)
+
+    Parameters
+    ----------
+    samples : ndarray of shape (n, k)
+    """
+    largest = np.abs(samples - samples.mean(axis=0)).max(axis=0)
+    return np.asarray(np.sqrt(samples.var(axis=0, ddof=1) + 2.0 * largest**2 / len(samples)))
+
+
 def state_intervals(
     samples: Array, others: Array, errors: Array, level: float, n_intervals: int
 ) -> tuple[Array, Array]:

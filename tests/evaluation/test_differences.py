@@ -9,6 +9,7 @@ from scipy import stats
 
 from gptd_rl.evaluation.differences import (
     best_split,
+    cautious_std,
     pairwise_differences,
     simultaneous_quantile,
     state_intervals,
@@ -89,3 +90,14 @@ def test_best_split_may_find_none(kind: str):
     n = 3 if kind == "few" else 300
     states = rng.normal(size=(n, 2))
     assert best_split(states, np.full(n, 0.3) if kind == "constant" else rng.normal(size=n)) is None
+
+
+def test_cautious_std_holds_rare_large_differences():
+    """One start in twenty makes a difference: Student's interval, the control, is too narrow."""
+    rng = np.random.default_rng(0)
+    samples = (rng.random((100, 2000)) < 0.05) * 1.0
+    half = student_quantile(100) * np.array([cautious_std(samples), samples.std(axis=0, ddof=1)]) / 10.0
+    cautious, plain = (np.abs(samples.mean(axis=0) - 0.05) <= half).mean(axis=1)
+    assert 0.94 <= cautious <= 0.98 and plain < 0.9
+    normal = rng.normal(size=(100, 500))
+    assert_allclose(cautious_std(normal).mean(), normal.std(axis=0, ddof=1).mean(), rtol=0.1)
