@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from gptd_rl.cli import inputs, options, outputs, terminal
 
 if TYPE_CHECKING:
-    from gptd_rl.evaluation.comparison import Comparison
+    from gptd_rl.evaluation.comparison import AgentComparison
 
 EXAMPLES = """\
 gptd-rl compare old.zip new.zip --env CartPole-v1
@@ -145,7 +145,7 @@ def _names(files: Sequence[Path]) -> list[str]:
     return [f"{name} ({names[: i + 1].count(name)})" if seen[name] > 1 else name for i, name in enumerate(names)]
 
 
-def _compare(args: argparse.Namespace, files: dict[str, tuple[Path, Path | None]]) -> Comparison:
+def _compare(args: argparse.Namespace, files: dict[str, tuple[Path, Path | None]]) -> AgentComparison:
     from gptd_rl.evaluation.compare import compare_agents
     from gptd_rl.exceptions import AgentError
     from gptd_rl.progress import stage_bars

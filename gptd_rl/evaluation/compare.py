@@ -4,44 +4,35 @@ from __future__ import annotations
 
 import operator
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
 from itertools import count
 from typing import Any
 
 import numpy as np
 
 from gptd_rl.checks import as_count, as_discount
-from gptd_rl.evaluation.comparison import Comparison
+from gptd_rl.evaluation.compare_states import LEVEL, CommonRun, FinishedAgent, StageProgress, compare_states
+from gptd_rl.evaluation.comparison import AgentComparison
 from gptd_rl.evaluation.differences import (
-    best_split,
-    cautious_std,
+    mean_interval,
+    paired_interval,
     pairwise_differences,
     simultaneous_quantile,
-    state_intervals,
     student_quantile,
 )
 from gptd_rl.evaluation.environments import Environment, open_environment
 from gptd_rl.evaluation.evaluate import evaluate_agent
-from gptd_rl.evaluation.ground_truth import MAX_STEPS, sample_start_states
-from gptd_rl.evaluation.paired import Rollouts, horizon, rollout, start_rollouts
-from gptd_rl.evaluation.results import Evaluation
 from gptd_rl.exceptions import AgentError
 from gptd_rl.report.comparison_records import AgentValues, ComparisonConfig, Difference, StateComparison
-from gptd_rl.report.records import Interval
 from gptd_rl.report.slices import subsample
 from gptd_rl.sb3.policies import NormalizedPolicy
 from gptd_rl.threads import one_blas_thread
 from gptd_rl.types import Array, EnvLike, Policy
 
-LEVEL = 0.95
 N_VISITED = 2000  # states that are kept, of all agents together
-N_ROLLOUTS = (6, 20)  # from each state if returns are random: at least, at most
 N_CHECK: dict[str, Any] = dict(n_episodes=12, n_states=40)  # of each agent's evaluation
 PARTS = ("collect", "fit", "check")  # of an agent's progress; its rollouts follow
-
-StageProgress = Callable[[str, int, int], None]
 
 
 @one_blas_thread()
@@ -58,7 +49,7 @@ def compare_agents(
     reference: str | None = None,
     input_names: Sequence[str] | None = None,
     progress: StageProgress | None = None,
-) -> Comparison:
+) -> AgentComparison:
     """Compare agents: values and returns from the same starts, state by state, and what each relies on.
 
     All agents start in the same states, and meet the same random numbers of the environment. So much of what is random
@@ -92,7 +83,7 @@ def compare_agents(
 
     Returns
     -------
-    Comparison
+    AgentComparison
         ``comparison.write("folder")`` writes a page. After an interrupt (Ctrl-C) it holds the agents that were
         finished, if these are two or more.
 
@@ -125,10 +116,10 @@ def compare_agents(
     named = {name: _with_own_statistics(agent) for name, agent in named.items()}
     seed = operator.index(seed)
     options: dict[str, Any] = dict(gamma=gamma, deterministic=deterministic, seed=seed, input_names=input_names)
-    found: list[_Finished] = []
+    found: list[FinishedAgent] = []
     with ExitStack() as stack:
         opened = {name: stack.enter_context(_open(env, name, agent)) for name, agent in named.items()}
-        run = _Run(next(iter(opened.values()))[0], gamma, deterministic, seed)
+        run = CommonRun(next(iter(opened.values()))[0], gamma, deterministic, seed)
         at_states, is_complete = None, True
         try:
             for i, (name, agent) in enumerate(named.items()):
@@ -137,50 +128,16 @@ def compare_agents(
                     agent, env, n_transitions=n_transitions, analyse_inputs=False, progress=part, **N_CHECK, **options
                 )
                 rollouts = run.starts(opened[name][1], n_starts)
-                found.append(_Finished(name, opened[name][1], discounts[name], evaluation, rollouts))
+                found.append(FinishedAgent(name, opened[name][1], discounts[name], evaluation, rollouts))
                 part("rollouts", 1, 1)
             chosen = _reference(found, reference)
-            at_states = _compare_states(run, found, chosen, n_states, tell)
+            at_states = compare_states(run, found, chosen, n_states, tell)
         except KeyboardInterrupt:
             if len(found) < 2:
                 raise
             is_complete = False
             chosen = _reference(found, reference)
     return _comparison(run, named, found, chosen, reference, at_states, is_complete, time.perf_counter() - began)
-
-
-@dataclass(frozen=True, eq=False)
-class _Finished:
-    """An agent with its value function and its rollouts from the start states."""
-
-    name: str
-    policy: Policy
-    gamma: float | None
-    evaluation: Evaluation
-    rollouts: Rollouts
-
-    def start_values(self) -> tuple[Array, Array]:
-        """Value from each start state, and its largest systematic error."""
-        return self.rollouts.values(self.evaluation.value)
-
-
-@dataclass(frozen=True, eq=False)
-class _Run:
-    """Where and how all agents act."""
-
-    env: Environment
-    gamma: float
-    deterministic: bool
-    seed: int
-
-    def starts(self, policy: Policy, n: int) -> Rollouts:
-        """Rollouts from the start states."""
-        return start_rollouts(self.env, policy, self.seeds(0, n), gamma=self.gamma, deterministic=self.deterministic)
-
-    def seeds(self, purpose: int, n: int) -> list[int]:
-        """Seeds that other purposes and other seeds of the comparison do not share."""
-        sequence = np.random.SeedSequence([self.seed, purpose])
-        return [int(state) >> 1 for state in sequence.generate_state(n)]
 
 
 def _named(agents: Mapping[str, Policy] | Sequence[Policy]) -> dict[str, Policy]:
@@ -239,7 +196,7 @@ def _parts(tell: StageProgress, i: int, n: int) -> StageProgress:
     return part
 
 
-def _reference(found: Sequence[_Finished], reference: str | None) -> int:
+def _reference(found: Sequence[FinishedAgent], reference: str | None) -> int:
     """Row of the agent that the others are compared with."""
     names = [agent.name for agent in found]
     if reference in names:
@@ -249,133 +206,19 @@ def _reference(found: Sequence[_Finished], reference: str | None) -> int:
     return int(np.argmax([agent.start_values()[0].mean() for agent in found]))
 
 
-# ------------------------------------------------------------------------------------ state by state
-
-
-def _compare_states(
-    run: _Run, found: Sequence[_Finished], reference: int, n_states: int, tell: StageProgress
-) -> StateComparison:
-    """Values of all agents at states of episodes of each."""
-    each = -(-n_states // len(found))
-    if run.env.template_env is None:
-        return _compare_models(found, reference, each)
-    (seed,) = run.seeds(1, 1)
-    parts = [
-        sample_start_states(
-            run.env.template_env,
-            agent.policy,
-            n_episodes=min(10, each),
-            n_states=each,
-            seed=seed,
-            deterministic=run.deterministic,
-        )
-        for agent in found
-    ]
-    copies = [one for part in parts for one in part.copies]
-    observations = [one for part in parts for one in part.observations]
-    episodes = np.concatenate([part.episodes + 10 * i for i, part in enumerate(parts)])
-    states = np.concatenate([part.states for part in parts])
-    steps = horizon(run.gamma, len(copies))
-
-    def returns(agent: _Finished, seed: int) -> tuple[Array, Array, int]:
-        made = rollout(
-            copies,
-            observations,
-            agent.policy,
-            gamma=run.gamma,
-            seed=seed,
-            deterministic=run.deterministic,
-            steps=steps,
-        )
-        return *made.values(agent.evaluation.value), made.n_steps
-
-    samples, errors = _repeated(returns, found, run.seeds(2, N_ROLLOUTS[1]), tell)
-    values = samples.mean(axis=1)
-    differences, half = np.zeros_like(values), np.zeros_like(values)
-    n_intervals = len(states) * (len(found) - 1)
-    for i in range(len(found)):
-        if i != reference:
-            error = errors[i] + errors[reference]
-            differences[i], half[i] = state_intervals(samples[i], samples[reference], error, LEVEL, n_intervals)
-    return StateComparison(
-        kind="rollouts",
-        n_rollouts=samples.shape[1],
-        level=LEVEL,
-        states=states,
-        episodes=episodes,
-        values=values,
-        differences=differences,
-        lower=differences - half,
-        upper=differences + half,
-        modelled=_modelled(found, reference, states),
-        splits=tuple(best_split(states, row) for row in differences),
-    )
-
-
-def _repeated(
-    returns: Callable[[_Finished, int], tuple[Array, Array, int]],
-    found: Sequence[_Finished],
-    seeds: Sequence[int],
-    tell: StageProgress,
-) -> tuple[Array, Array]:
-    """Returns of shape (k, n_rollouts, m), and their mean largest errors, of shape (k, m); one rollout if that does."""
-    most = len(seeds)
-    rounds = []
-    for r, seed in enumerate(seeds):
-        rounds.append([returns(agent, seed) for agent in found])
-        tell("states", r + 1, most)
-        if r == 1:
-            first, second = ([one[0] for one in made] for made in rounds)
-            if np.allclose(first, second, rtol=1e-9, atol=1e-9):
-                rounds = rounds[:1]
-                break
-            cost = max(one[2] for one in rounds[0])
-            most = int(np.clip(MAX_STEPS // max(cost, 1), *N_ROLLOUTS))
-        if r + 1 == most:
-            break
-    tell("states", 1, 1)
-    samples = np.array([[one[0] for one in made] for made in rounds]).swapaxes(0, 1)
-    return samples, np.array([[one[1] for one in made] for made in rounds]).mean(axis=0)
-
-
-def _compare_models(found: Sequence[_Finished], reference: int, each: int) -> StateComparison:
-    """Values by the agents' value functions, where the environment cannot be copied."""
-    checks = [agent.evaluation.check for agent in found]
-    kept = [subsample(np.arange(len(check.states)), each) for check in checks]
-    states = np.concatenate([check.states[rows] for check, rows in zip(checks, kept, strict=True)])
-    episodes = np.concatenate(
-        [check.episodes[rows] + 1000 * i for i, (check, rows) in enumerate(zip(checks, kept, strict=True))]
-    )
-    values = np.array([agent.evaluation.value.predict(states) for agent in found])
-    # Both hold with probability 0.95 or more.
-    level = 1.0 - 0.5 * (1.0 - LEVEL)
-    ends = np.array([agent.evaluation.value.confidence_interval(states, level) for agent in found])  # [k, 2, m]
-    lower, upper = ends[:, 0] - ends[reference, 1], ends[:, 1] - ends[reference, 0]
-    lower[reference] = upper[reference] = 0.0
-    differences = values - values[reference]
-    splits = tuple(best_split(states, row) for row in differences)
-    return StateComparison("models", 0, LEVEL, states, episodes, values, differences, lower, upper, differences, splits)
-
-
-def _modelled(found: Sequence[_Finished], reference: int, states: Array) -> Array:
-    """Differences by the value functions, of shape (k, m)."""
-    values = np.array([agent.evaluation.value.predict(states) for agent in found])
-    return values - values[reference]
-
-
 # ------------------------------------------------------------------------------------ records
 
 
 def _comparison(
-    run: _Run,
+    run: CommonRun,
     named: Mapping[str, Policy],
-    found: Sequence[_Finished],
+    found: Sequence[FinishedAgent],
     chosen: int,
     reference: str | None,
     at_states: StateComparison | None,
     is_complete: bool,
     seconds: float,
-) -> Comparison:
+) -> AgentComparison:
     first = found[0].evaluation.config
     is_best = len(found) > 2 and reference not in [agent.name for agent in found]
     differences, agents = _differences(found, chosen, is_best), tuple(map(_record, found))
@@ -391,7 +234,7 @@ def _comparison(
         reference=found[chosen].name,
         is_best=is_best,
     )
-    return Comparison(
+    return AgentComparison(
         config=config,
         agents=agents,
         differences=differences,
@@ -404,7 +247,7 @@ def _comparison(
     )
 
 
-def _differences(found: Sequence[_Finished], chosen: int, all_pairs: bool) -> tuple[Difference, ...]:
+def _differences(found: Sequence[FinishedAgent], chosen: int, all_pairs: bool) -> tuple[Difference, ...]:
     """Each other agent less the reference; of all pairs together if the reference was chosen by the same values."""
     values, errors = (np.array(part) for part in zip(*(agent.start_values() for agent in found), strict=True))
     returns = np.array([agent.rollouts.undiscounted for agent in found])
@@ -422,8 +265,8 @@ def _differences(found: Sequence[_Finished], chosen: int, all_pairs: bool) -> tu
             Difference(
                 agent=agent.name,
                 reference=found[chosen].name,
-                value=_paired_interval(value, quantiles[0], float(error.mean())),
-                returns=_paired_interval(own_returns, quantiles[1]) if np.isfinite(own_returns).all() else None,
+                value=paired_interval(value, quantiles[0], float(error.mean())),
+                returns=paired_interval(own_returns, quantiles[1]) if np.isfinite(own_returns).all() else None,
                 unpaired_half_width=float(quantiles[0] * unpaired + error.mean()),
                 higher=is_higher,
                 lower=is_lower,
@@ -442,28 +285,15 @@ def _quantile(rows: Array, chosen: int, all_pairs: bool) -> float:
     return simultaneous_quantile(samples.reshape(rows.shape[1], -1), LEVEL)
 
 
-def _paired_interval(differences: Array, quantile: float, error: float = 0.0) -> Interval:
-    """Mean difference with its interval, which expects that large differences may be rare."""
-    std = float(cautious_std(differences[:, None])[0])
-    mean, half = float(differences.mean()), quantile * std / np.sqrt(len(differences)) + error
-    return Interval(mean, mean - half, mean + half)
-
-
-def _interval(sample: Array, quantile: float, error: float = 0.0) -> Interval:
-    """Mean with its interval, widened by the largest systematic error."""
-    mean, half = float(sample.mean()), float(quantile * sample.std(ddof=1) / np.sqrt(len(sample))) + error
-    return Interval(mean, mean - half, mean + half)
-
-
-def _record(agent: _Finished) -> AgentValues:
+def _record(agent: FinishedAgent) -> AgentValues:
     values, errors = agent.start_values()
     returns, quantile = agent.rollouts.undiscounted, student_quantile(len(values), LEVEL)
     return AgentValues(
         name=agent.name,
         algorithm=_algorithm(agent.policy),
         gamma=None if agent.gamma is None else float(agent.gamma),
-        value=_interval(values, quantile, float(errors.mean())),
-        returns=_interval(returns, quantile) if np.isfinite(returns).all() else None,
+        value=mean_interval(values, quantile, float(errors.mean())),
+        returns=mean_interval(returns, quantile) if np.isfinite(returns).all() else None,
         start_values=values,
         start_returns=returns,
         importances=agent.evaluation.relevance.importances,
@@ -472,9 +302,9 @@ def _record(agent: _Finished) -> AgentValues:
 
 
 def _warnings(
-    run: _Run,
+    run: CommonRun,
     named: Mapping[str, Policy],
-    found: Sequence[_Finished],
+    found: Sequence[FinishedAgent],
     agents: Sequence[AgentValues],
     differences: Sequence[Difference],
     at_states: StateComparison | None,

@@ -16,7 +16,7 @@ RECORDS = ("config", "agents", "differences", "at_states", "warnings", "seconds"
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class Comparison:
+class AgentComparison:
     """Result of `gptd_rl.compare_agents`; ``print(comparison)`` shows a summary.
 
     Attributes
@@ -67,7 +67,7 @@ class Comparison:
         return self.summary()
 
     def __repr__(self) -> str:
-        return f"Comparison({', '.join(agent.name for agent in self.agents)} on {self.config.env})"
+        return f"AgentComparison({', '.join(agent.name for agent in self.agents)} on {self.config.env})"
 
     def as_json(self) -> dict[str, Any]:
         """All records as JSON holds them: NaN becomes null."""

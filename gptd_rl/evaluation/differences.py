@@ -9,6 +9,7 @@ from scipy.special import stdtrit
 
 from gptd_rl.checks import as_generator
 from gptd_rl.report.comparison_records import Split
+from gptd_rl.report.records import Interval
 from gptd_rl.types import Array
 
 N_DRAWS = 20_000  # of the largest |t|
@@ -92,6 +93,19 @@ def state_intervals(
     variance = np.maximum(own, 0.5 * (own + own.mean()))
     variance = np.where(own <= 1e-12 * unpaired, np.maximum(variance, unpaired), variance)
     return mean, student_quantile(n, level, n_intervals) * np.sqrt(variance / n) + errors
+
+
+def paired_interval(differences: Array, quantile: float, error: float = 0.0) -> Interval:
+    """Mean difference with its interval, which expects that large differences may be rare."""
+    std = float(cautious_std(differences[:, None])[0])
+    mean, half = float(differences.mean()), quantile * std / np.sqrt(len(differences)) + error
+    return Interval(mean, mean - half, mean + half)
+
+
+def mean_interval(sample: Array, quantile: float, error: float = 0.0) -> Interval:
+    """Mean with its interval, widened by the largest systematic error."""
+    mean, half = float(sample.mean()), float(quantile * sample.std(ddof=1) / np.sqrt(len(sample))) + error
+    return Interval(mean, mean - half, mean + half)
 
 
 def best_split(states: Array, differences: Array) -> Split | None:

@@ -185,7 +185,7 @@ class StateComparison:
 
 
 class ComparisonResults(Protocol):
-    """Contents of a report; `gptd_rl.evaluation.compare.Comparison` is the implementation."""
+    """Contents of a report; `gptd_rl.evaluation.comparison.AgentComparison` is the implementation."""
 
     @property
     def config(self) -> ComparisonConfig:

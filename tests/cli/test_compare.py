@@ -11,7 +11,7 @@ import pytest
 from gptd_rl.cli.compare import named_files
 from gptd_rl.cli.terminal import CommandError
 from gptd_rl.evaluation import compare
-from gptd_rl.evaluation.comparison import Comparison
+from gptd_rl.evaluation.comparison import AgentComparison
 from gptd_rl.sb3 import loading
 from tests.cli.commands import GRID, Capture, StandIn, error_line, run
 from tests.report.comparisons import made_up
@@ -57,7 +57,7 @@ def test_compare_writes_page_and_numbers(
 ):
     seen: dict[str, Any] = {}
 
-    def compare_agents(agents: Any, env: Any, **options: Any) -> Comparison:
+    def compare_agents(agents: Any, env: Any, **options: Any) -> AgentComparison:
         seen.update(options, env=env, agents=list(agents))
         options["progress"]("agents", 1, 8)
         return made_up(list(agents))

@@ -15,7 +15,7 @@ from numpy.testing import assert_allclose
 from gptd_rl import compare_agents
 from gptd_rl.agents import TowardsMiddle
 from gptd_rl.evaluation import compare, fitting
-from gptd_rl.evaluation.comparison import Comparison
+from gptd_rl.evaluation.comparison import AgentComparison
 from gptd_rl.evaluation.paired import time_limit
 from gptd_rl.exceptions import AgentError
 
@@ -77,7 +77,7 @@ def cost(x: Any, step: float, gamma: float = 0.99) -> Any:
     return -(1.0 - gamma**n) / (1.0 - gamma)
 
 
-def sane(found: Comparison) -> None:
+def sane(found: AgentComparison) -> None:
     text = json.dumps(found.as_json(), allow_nan=False)
     assert all(agent.name in text for agent in found.agents)
     for d in found.differences:

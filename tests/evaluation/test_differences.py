@@ -95,9 +95,9 @@ def test_best_split_may_find_none(kind: str):
 def test_cautious_std_holds_rare_large_differences():
     """One start in twenty makes a difference: Student's interval, the control, is too narrow."""
     rng = np.random.default_rng(0)
-    samples = (rng.random((100, 2000)) < 0.05) * 1.0
+    samples = (rng.random((100, 2000)) < 0.05).astype(np.float64)
     half = student_quantile(100) * np.array([cautious_std(samples), samples.std(axis=0, ddof=1)]) / 10.0
     cautious, plain = (np.abs(samples.mean(axis=0) - 0.05) <= half).mean(axis=1)
     assert 0.94 <= cautious <= 0.98 and plain < 0.9
-    normal = rng.normal(size=(100, 500))
+    normal = np.asarray(rng.normal(size=(100, 500)), dtype=np.float64)
     assert_allclose(cautious_std(normal).mean(), normal.std(axis=0, ddof=1).mean(), rtol=0.1)

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from gptd_rl.estimators.importances import Importances
-from gptd_rl.evaluation.comparison import Comparison
+from gptd_rl.evaluation.comparison import AgentComparison
 from gptd_rl.evaluation.differences import best_split
 from gptd_rl.report.comparison_records import AgentValues, ComparisonConfig, Difference, StateComparison
 from gptd_rl.report.records import Interval
@@ -40,7 +40,7 @@ def made_up(
     gap: float = 2.0,
     with_states: bool = True,
     rough: bool = False,
-) -> Comparison:
+) -> AgentComparison:
     """Agents that get better by `gap` each; the last one is the reference."""
     rng = np.random.default_rng(0)
     k, n, m, d = len(names), 30, 40, len(inputs)
@@ -83,7 +83,7 @@ def made_up(
     config = ComparisonConfig(
         "Robot-v0", 0.99, True, 5000, n, tuple(inputs), is_categorical, 0, names[-1], is_best=k > 2
     )
-    return Comparison(
+    return AgentComparison(
         config=config,
         agents=agents,
         differences=found,
