@@ -9,7 +9,7 @@ import numpy as np
 
 from gptd_rl.evaluation.differences import best_split, state_intervals
 from gptd_rl.evaluation.environments import Environment
-from gptd_rl.evaluation.ground_truth import MAX_STEPS, sample_start_states
+from gptd_rl.evaluation.ground_truth import MAX_STEPS, StartStates, sample_start_states
 from gptd_rl.evaluation.paired import Rollouts, horizon, rollout, start_rollouts
 from gptd_rl.evaluation.results import Evaluation
 from gptd_rl.report.comparison_records import StateComparison
@@ -63,18 +63,7 @@ def compare_states(
     each = -(-n_states // len(found))
     if run.env.template_env is None:
         return _compare_models(found, reference, each)
-    (seed,) = run.seeds(1, 1)
-    parts = [
-        sample_start_states(
-            run.env.template_env,
-            agent.policy,
-            n_episodes=min(10, each),
-            n_states=each,
-            seed=seed,
-            deterministic=run.deterministic,
-        )
-        for agent in found
-    ]
+    parts = _sampled_states(run, found, each)
     copies = [one for part in parts for one in part.copies]
     observations = [one for part in parts for one in part.observations]
     episodes = np.concatenate([part.episodes + 10 * i for i, part in enumerate(parts)])
@@ -114,6 +103,24 @@ def compare_states(
         modelled=_modelled(found, reference, states),
         splits=tuple(best_split(states, row) for row in differences),
     )
+
+
+def _sampled_states(run: CommonRun, found: Sequence[FinishedAgent], each: int) -> list[StartStates]:
+    """States of fresh episodes of each agent, with copies of the environment."""
+    template = run.env.template_env
+    assert template is not None, "only environments that can be copied have copies"
+    (seed,) = run.seeds(1, 1)
+    return [
+        sample_start_states(
+            template,
+            agent.policy,
+            n_episodes=min(10, each),
+            n_states=each,
+            seed=seed,
+            deterministic=run.deterministic,
+        )
+        for agent in found
+    ]
 
 
 def _repeated(
