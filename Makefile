@@ -56,7 +56,7 @@ tables: $(DEV) ## docs/selection.md, off-policy.md, policy-iteration.md and comp
 	$(PY) benchmarks/ablation.py --from-json >> docs/policy-iteration.md
 	@printf '\n**With and without a model where the model is in trouble**: mean return after 2 000 steps (`python benchmarks/model_or_not.py`).\n\n' >> docs/policy-iteration.md
 	$(PY) benchmarks/model_or_not.py --from-json >> docs/policy-iteration.md
-	@printf '# Comparing agents\n\nWritten by `make tables` from `benchmarks/results/compare.json` (`python benchmarks/compare.py`, which says what the columns are).\n\n' > docs/compare.md
+	@printf '# Comparing agents\n\nWritten by `make tables` from `benchmarks/results/compare.json` (`python benchmarks/compare.py --population 250 --state-repeats 12 --repeats 600`; the script says what the columns are).\n\n' > docs/compare.md
 	$(PY) benchmarks/compare.py --from-json >> docs/compare.md
 
 bench-exact: $(DEV) ## time and memory beside other libraries and the LAPACK floor
