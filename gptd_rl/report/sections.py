@@ -135,6 +135,7 @@ def _score_table(scores: Sequence[Score]) -> str:
         [
             s.name,
             number(s.rmse),
+            f"{number(s.rmse_interval[0])} to {number(s.rmse_interval[1])}",
             number(s.bias, 0.1 * s.rmse),
             number(s.nlpd, 0.1),
             *(percent(share) for share in s.coverage),
@@ -143,7 +144,7 @@ def _score_table(scores: Sequence[Score]) -> str:
         for s in scores
     ]
     return html.table(
-        ["", "RMSE", "bias", "NLPD", *(f"in {percent(level)}" for level in LEVELS), "mean 95 % interval"],
+        ["", "RMSE", "95 % interval", "bias", "NLPD", *(f"in {percent(level)}" for level in LEVELS), "mean 95 % interval"],
         rows,
         caption="Scores at held-out states. “In 95 %”: coverage of the 95 % intervals.",
         kind="numbers named",
