@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import sys
 from collections.abc import Iterator
 from contextlib import closing, contextmanager, nullcontext
@@ -10,14 +9,14 @@ from dataclasses import dataclass
 from typing import Any
 
 import gymnasium as gym
-import numpy as np
 from gymnasium import Space, spaces
 from gymnasium.envs.registration import EnvSpec
 from gymnasium.vector import SyncVectorEnv, VectorEnv
 
-from gptd_rl.data.spaces import flattener, require_flat, stack
+from gptd_rl.data.spaces import require_flat
+from gptd_rl.evaluation.snapshots import episode_maker
 from gptd_rl.exceptions import AgentError, CollectionError
-from gptd_rl.rollouts.environments import choose_n_envs
+from gptd_rl.rollouts.making import choose_n_envs
 from gptd_rl.sb3.policies import NormalizedPolicy, check_spaces
 from gptd_rl.types import EnvLike, Policy
 
@@ -46,7 +45,7 @@ class Environment:
     vector_env : gymnasium.Env, gymnasium.vector.VectorEnv or VecEnv
         To collect from.
     template_env : gymnasium.Env or None
-        To copy; None if it cannot be copied.
+        To continue from states of its episodes; None if it cannot be restored to them.
     observation_space : gymnasium.Space
     action_space : gymnasium.Space
     """
@@ -101,7 +100,7 @@ def open_environment(env: EnvLike, policy: Policy, n_transitions: int) -> Iterat
             raise CollectionError(str(error)) from None
         vector_env = _several(env, single, n_transitions) if made else env
         with closing(vector_env) if made else nullcontext():
-            template = single if single is not None and is_copyable(single) else None
+            template = single if single is not None and episode_maker(single) is not None else None
             yield Environment(_name(env, single), vector_env, template, observation, action), policy
 
 
@@ -154,24 +153,3 @@ def _name(env: Any, single: gym.Env[Any, Any] | None) -> str:
         return env.split(":")[-1]
     spec = getattr(single, "spec", None) or getattr(env, "spec", None) or (env if isinstance(env, EnvSpec) else None)
     return spec.id if spec is not None else type(getattr(single, "unwrapped", env)).__name__
-
-
-def is_copyable(env: gym.Env[Any, Any]) -> bool:
-    """Whether a copy of an environment continues from its state; some copies are new environments instead."""
-    try:
-        one, space = copy.deepcopy(env), copy.deepcopy(env.action_space)
-        space.seed(0)
-        for seed in range(20):  # until an episode is under way
-            one.reset(seed=seed)
-            action = space.sample()
-            if not any(one.step(action)[2:4]):
-                break
-        else:
-            one.reset(seed=0)
-        twin = copy.deepcopy(one)
-        ahead, behind = one.step(action), twin.step(action)
-    except Exception:  # noqa: BLE001  (any error in a copy means the same)
-        return False
-    flatten = flattener(env.observation_space)
-    here, there = (flatten(stack(env.observation_space, [step[0]])) for step in (ahead, behind))
-    return np.array_equal(here, there) and ahead[1:4] == behind[1:4]

@@ -39,13 +39,13 @@ from gptd_rl.rollouts.policies import StatePolicy
 from gptd_rl.sb3.critics import critic_name, critic_of
 from gptd_rl.sb3.normalization import expects_normalized
 from gptd_rl.sb3.policies import NormalizedPolicy, check_spaces
+from gptd_rl.seeds import CHECK, derived_seed
 from gptd_rl.threads import one_blas_thread
 from gptd_rl.types import Array, EnvLike, Policy
 
 StageProgress = Callable[[str, int, int], None]
 
 FEW_EPISODES = 20
-CHECK_SEED = 1_000_000  # added to the seed for the episodes of the check
 
 
 @one_blas_thread()
@@ -247,7 +247,7 @@ def _check(run: _Run, fitted: _Learnt, n_episodes: int, n_states: int, tick: Tic
         n_episodes=n_episodes,
         n_states=n_states,
         gamma=run.gamma,
-        seed=run.seed + CHECK_SEED,
+        seed=derived_seed(run.seed, CHECK),
         deterministic=run.subject_deterministic,
         tick=tick,
     )
