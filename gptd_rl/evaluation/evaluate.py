@@ -38,7 +38,7 @@ from gptd_rl.rollouts.collect import collect
 from gptd_rl.rollouts.policies import StatePolicy
 from gptd_rl.sb3.critics import critic_name, critic_of
 from gptd_rl.sb3.normalization import expects_normalized
-from gptd_rl.sb3.policies import NormalizedPolicy, check_spaces
+from gptd_rl.sb3.policies import NormalizedPolicy, check_spaces, is_recurrent
 from gptd_rl.seeds import CHECK, derived_seed
 from gptd_rl.threads import one_blas_thread
 from gptd_rl.types import Array, EnvLike, Policy
@@ -123,7 +123,7 @@ def evaluate_agent(
         run = _Run.of(opened, policy, target, gamma, deterministic, seed)
         times = [time.perf_counter()]
         data, names = _collect(run, n_transitions, input_names, partial(tell, "collect"))
-        unnormalized = tuple(_unnormalized(run, data))
+        hints = (*_unnormalized(run, data), *_hidden_state(run))
         times.append(time.perf_counter())
         fit_stage = _fit if target is None else _fit_off_policy
         fitted = fit_stage(run, data, analyse_inputs, partial(tell, "fit"))
@@ -142,7 +142,7 @@ def evaluate_agent(
         value=checked.value,
         critic=fitted.critic,
         data=data,
-        warnings=(*unnormalized, *_warnings(data, checked.truth, fitted.off_policy, markov, names)),
+        warnings=(*hints, *_warnings(data, checked.truth, fitted.off_policy, markov, names)),
         timing=Timing(*np.diff(times).tolist()),
     )
 
@@ -307,6 +307,15 @@ def _unnormalized(run: _Run, data: Trajectories) -> Iterator[str]:
                 "expects normalized observations and got raw ones. Give the VecNormalize as environment, or its file "
                 "with --vecnormalize, unless it normalized rewards only."
             )
+
+
+def _hidden_state(run: _Run) -> Iterator[str]:
+    """A warning if V is a function of less than the policy knows."""
+    if is_recurrent(run.subject):
+        yield (
+            f"The agent ({_agent_name(run.subject)}) remembers earlier observations, and V is a function of the "
+            "present one alone: an average over what it remembers. States that look alike may have different values."
+        )
 
 
 def _warnings(

@@ -63,6 +63,12 @@ class NormalizedPolicy:
         return self.model.predict(seen, state=state, episode_start=episode_start, deterministic=deterministic, **more)
 
 
+def is_recurrent(policy: Any) -> bool:
+    """Whether a policy is one of Stable-Baselines3's that remember earlier observations, such as RecurrentPPO."""
+    model = policy.model if isinstance(policy, NormalizedPolicy) else policy
+    return hasattr(getattr(model, "policy", model), "lstm_actor")
+
+
 def check_spaces(model: Any, env: Any) -> None:
     """Refuse an agent whose spaces are not those of an environment, and observations that are images.
 

@@ -342,3 +342,28 @@ def test_sample_start_states_with_dict_observations():
         Parts(Chain()), lambda o: int(o["odd"]), n_episodes=1, n_states=9, seed=0, deterministic=True
     )
     assert_array_equal(found.states, np.column_stack([np.arange(5.0), [1, 0, 1, 0, 1], [0, 1, 0, 1, 0]]))
+
+
+class Counting:
+    """Remembers how many steps it made in each episode, and takes that as its action, modulo 3."""
+
+    def predict(self, observation, state=None, episode_start=None, deterministic=False):
+        n = len(observation)
+        count = np.zeros((1, n, 1)) if state is None else state[0] * ~episode_start[np.newaxis, :, np.newaxis]
+        return count[0, :, 0].astype(np.int64) % 3, (count + 1,)
+
+
+class PaidByAction(Chain):
+    def step(self, action):
+        seen, reward, *rest = super().step(action)
+        return seen, reward - 1.0 + float(action), *rest
+
+
+@pytest.mark.parametrize("noise", [0.0, 1e-6])
+def test_rollout_values_continue_what_a_policy_remembers(noise):
+    env = PaidByAction(n_cells=8, noise=noise)
+    where = sample_start_states(env, Counting(), n_episodes=2, n_states=100, seed=0, deterministic=True)
+    assert where.memories[0] is None and where.memories[3] is not None
+    mean = rollout_values(where, Counting(), gamma=1.0, seed=0, deterministic=True, tail=no_tail)[0]
+    expected = [sum(t % 3 for t in range(int(place), 8)) for place in where.states[:, 0]]
+    assert_allclose(mean, expected, atol=1e-4)
