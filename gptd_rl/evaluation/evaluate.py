@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import operator
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -60,6 +60,7 @@ def evaluate_agent(
     target: Policy = None,
     n_episodes: int = 40,
     n_states: int = 160,
+    env_kwargs: Mapping[str, Any] | None = None,
     input_names: Sequence[str] | None = None,
     analyse_inputs: bool = True,
     progress: StageProgress | None = None,
@@ -70,9 +71,9 @@ def evaluate_agent(
     ----------
     agent : Stable-Baselines3 model, object with ``predict``, callable, or None
         As for `gptd_rl.collect`. The critic of a Stable-Baselines3 model serves as a prior mean, and is checked, too.
-    env : str, gymnasium.Env or VectorEnv, or Stable-Baselines3 VecEnv, optional
+    env : str, function, gymnasium.Env or VectorEnv, or Stable-Baselines3 VecEnv, optional
         By default the environment of the model. Behind a `VecNormalize`, states are those inside it: all results are in
-        the units of the environment.
+        the units of the environment. A function is called for each environment, and returns a new one.
     n_transitions : int
         Transitions to collect and learn from.
     gamma : float, optional
@@ -88,6 +89,8 @@ def evaluate_agent(
     n_states : int
         States of these episodes from which rollouts start. If returns are random, half of them recalibrate the
         intervals, and only the others check them.
+    env_kwargs : mapping, optional
+        Arguments of the environment, if `env` is an id, or of the function.
     input_names : sequence of str, optional
         Names of the observations.
     analyse_inputs : bool
@@ -119,7 +122,7 @@ def evaluate_agent(
     seed = operator.index(seed)
     n_transitions = as_count(n_transitions, "n_transitions")
     n_episodes, n_states = as_count(n_episodes, "n_episodes"), as_count(n_states, "n_states")
-    with seeded(seed, agent), open_environment(env, agent, n_transitions) as (opened, policy):
+    with seeded(seed, agent), open_environment(env, agent, n_transitions, env_kwargs) as (opened, policy):
         run = _Run.of(opened, policy, target, gamma, deterministic, seed)
         times = [time.perf_counter()]
         data, names = _collect(run, n_transitions, input_names, partial(tell, "collect"))

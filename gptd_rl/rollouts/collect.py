@@ -39,7 +39,7 @@ def collect(
 
     Parameters
     ----------
-    env : str, gymnasium.Env, gymnasium.vector.VectorEnv, or Stable-Baselines3 VecEnv or model
+    env : str, function, gymnasium.Env, gymnasium.vector.VectorEnv, or Stable-Baselines3 VecEnv or model
         A vector environment must declare its reset mode in `metadata["autoreset_mode"]`. Given a model, the
         environment it carries is used, and the model is the policy if none is given. With `VecNormalize`, states are
         normalised as the policy sees them, rewards are the original ones, and its statistics do not change. The

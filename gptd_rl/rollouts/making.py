@@ -20,7 +20,7 @@ Recipe = str | EnvSpec | Callable[..., gym.Env[Any, Any]]
 
 def is_recipe(env: Any) -> bool:
     """Whether `env` is no environment yet: an id, a specification, or a function."""
-    return isinstance(env, str | EnvSpec) or (callable(env) and not hasattr(env, "step"))
+    return isinstance(env, str | EnvSpec) or callable(env)
 
 
 def make_env(env: Recipe, **kwargs: Any) -> gym.Env[Any, Any]:
