@@ -25,6 +25,8 @@ from gptd_rl.sb3.weights import limited_allocation, read_weights
 
 CONTRIB = ("ARS", "CrossQ", "MaskablePPO", "QRDQN", "RecurrentPPO", "TQC", "TRPO")  # of sb3-contrib
 ALGORITHMS = ("A2C", "DDPG", "DQN", "PPO", "SAC", "TD3", *CONTRIB)
+# Names that users give; rl-zoo calls two of them otherwise than their classes.
+ALGORITHM_NAMES = {name.lower(): name for name in ALGORITHMS} | {"ppo_lstm": "RecurrentPPO", "ppo_mask": "MaskablePPO"}
 
 # Algorithms with policies of their own, by the beginning of their modules.
 _OF_POLICY = {
@@ -156,11 +158,10 @@ def _algorithm(data: dict[str, Any], name: str, algo: str | None) -> str:
 
 
 def _known(algo: str) -> str:
-    """The name of an algorithm as its class is called; rl-zoo's folders call two of them otherwise."""
-    names = {name.lower(): name for name in ALGORITHMS} | {"ppo_lstm": "RecurrentPPO", "ppo_mask": "MaskablePPO"}
-    if algo.lower() not in names:
+    """The name of an algorithm as its class is called."""
+    if algo.lower() not in ALGORITHM_NAMES:
         raise AgentError(f"there is no algorithm {algo!r}: expected one of {', '.join(ALGORITHMS).lower()}.")
-    return names[algo.lower()]
+    return ALGORITHM_NAMES[algo.lower()]
 
 
 def _possible(data: dict[str, Any]) -> tuple[str, ...]:
@@ -188,7 +189,8 @@ def _require_sb3(name: str, algorithm: str = "") -> None:
     if importlib.util.find_spec("stable_baselines3") is None:
         raise AgentError(f'reading {name} needs Stable-Baselines3: pip install "gptd-rl[sb3]".')
     if algorithm in CONTRIB and importlib.util.find_spec("sb3_contrib") is None:
-        raise AgentError(f"{name} holds a {algorithm} agent, which needs sb3-contrib: pip install sb3-contrib.")
+        needs = 'needs sb3-contrib: pip install "gptd-rl[contrib]"'
+        raise AgentError(f"{name} holds a {algorithm} agent, which {needs}.")
 
 
 def _sb3_class(algorithm: str) -> Any:

@@ -24,7 +24,14 @@ def test_evaluate(call: dict[str, Any], stand_in: StandIn, agent_file: Path, tmp
     progress = call.pop("progress")
     assert callable(progress)
     assert call == dict(
-        policy=stand_in, env=GRID, n_transitions=10_000, gamma=None, deterministic=True, seed=0, target=None
+        policy=stand_in,
+        env=GRID,
+        env_kwargs={},
+        n_transitions=10_000,
+        gamma=None,
+        deterministic=True,
+        seed=0,
+        target=None,
     )
 
 
@@ -39,7 +46,7 @@ def test_evaluate_with_every_option(call: dict[str, Any], stand_in: StandIn, age
         call["deterministic"],
     ) == (7, 0.5, 9, False)
     assert call["policy"] is stand_in and call["target"] is stand_in and stand_in.seeds == [9, 9]
-    assert call["env"].spec.max_episode_steps == 3
+    assert (call["env"], call["env_kwargs"]) == (GRID, dict(max_episode_steps=3))
 
 
 def test_evaluate_prints_only_json(
