@@ -340,8 +340,8 @@ def _warnings(
         yield f"Only {n} episodes: the 95 % interval depends on the few largest errors. Collect more transitions."
     if truth.n_rollouts == 0:
         yield (
-            "The environment cannot be copied, so values were checked against single returns of fresh episodes: "
-            "coverage is that of returns."
+            "States of the environment cannot be restored, so values were checked against single returns of fresh "
+            "episodes: coverage is that of returns."
         )
     yield from truth.warnings
 

@@ -315,5 +315,4 @@ class _Rollouts:
 
 def _drew_numbers(env: gym.Env[Any, Any], seed: list[int]) -> bool:
     """Whether an environment that was restored with a seed has drawn random numbers since."""
-    state: dict[str, Any] = env.unwrapped.np_random.bit_generator.state
-    return state != as_generator(seed).bit_generator.state
+    return bool(env.unwrapped.np_random.bit_generator.state != as_generator(seed).bit_generator.state)

@@ -249,7 +249,7 @@ class EpisodePolicy:
 
     def memory(self, i: int) -> Any:
         """What a recurrent policy remembers in episode i: a tuple of arrays; None of others, and at its start."""
-        state = getattr(self.policy, "state", None)
+        state: Any = getattr(self.policy, "state", None)
         if not _is_memory(state, len(self.starting)) or self.starting[i]:
             return None
         return tuple(part[:, i].copy() for part in state)

@@ -30,8 +30,8 @@ def read_mapping(path: Path) -> dict[str, Any]:
     except ModuleNotFoundError as error:
         raise AgentError(f'reading {path.name} needs PyYAML: pip install "gptd-rl[contrib]".') from error
 
-    class Loader(yaml.SafeLoader):  # with constructors of its own
-        pass
+    class Loader(yaml.SafeLoader):  # type: ignore[misc]  # PyYAML has no types
+        """With constructors of its own."""
 
     Loader.add_multi_constructor(_PYTHON, _unread)
     Loader.add_constructor(f"{_PYTHON}tuple", lambda loader, node: tuple(loader.construct_sequence(node, deep=True)))

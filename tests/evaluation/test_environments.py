@@ -142,7 +142,7 @@ def test_part_names_of_several_parts():
 def test_part_names_are_in_the_order_of_flattened_observations():
     """The index in a name is that in the part, of an observation whose numbers count upwards."""
     space = spaces.Dict(b=spaces.Box(0, 99, (2, 2)), a=spaces.Box(0, 99, (3,)))
-    observation = spaces.unflatten(space, np.arange(7.0))
+    observation: Any = spaces.unflatten(space, np.arange(7.0))
     for i, name in enumerate(part_names(space)):
         key, place = name.rstrip("]").split("[")
         assert observation[key][tuple(map(int, place.split(", ")))] == i

@@ -224,7 +224,7 @@ def test_evaluate_agent_in_gymnasium_vectors():
     sane(evaluate_agent(go, SyncVectorEnv([Line, Line]), **SMALL), 1)
     found = evaluate_agent(go, AsyncVectorEnv([lambda: TimeLimit(Line(), 30)] * 2), **SMALL)
     sane(found, 1, "returns")
-    assert any("cannot be copied" in w for w in found.warnings)
+    assert any("cannot be restored" in w for w in found.warnings)
     # The returns of episodes of this line are their values.
     assert_allclose(found.check.observed, _line_values(found.check.states, 0.99), atol=1e-9)
     assert found.start.mean < -1

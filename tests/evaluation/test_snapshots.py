@@ -15,7 +15,7 @@ from gymnasium.wrappers import TimeLimit
 from numpy.testing import assert_array_equal
 
 from gptd_rl.checks import as_generator
-from gptd_rl.evaluation import snapshots
+from gptd_rl.evaluation import evaluate_agent, snapshots
 from gptd_rl.evaluation.snapshots import (
     CopiedAttributesEpisode,
     CopiedEpisode,
@@ -147,7 +147,7 @@ def test_restore_draws_new_random_numbers_without_a_time_limit(way):
     assert rewards(kept.restore([1, 1])) == futures[3]
     twin = kept.restore([0, 0])
     assert [twin.step(0)[3] for _ in range(20)] == [False] * 20
-    assert twin.unwrapped.place == 21  # type: ignore[attr-defined]
+    assert twin.unwrapped.place == 21
     # The episode itself is unchanged.
     other = TimeLimit(Chain(noise=1.0), 4)
     other.reset(seed=0)
@@ -204,7 +204,7 @@ class Accumulating(gym.Wrapper):
         return self.total.copy(), reward, *rest
 
 
-REAL = {
+REAL: dict[str, tuple[Any, str | None]] = {
     "CartPole-v1": (CopiedEpisode, None),
     "Pendulum-v1": (CopiedEpisode, None),
     "Blackjack-v1": (CopiedEpisode, None),
@@ -266,6 +266,15 @@ def test_copies_alone_would_not_continue(name: str):
     """A control: the trial sees that a deep copy is a new environment."""
     env = make(name)
     assert not snapshots._continues(env, CopiedEpisode)
+
+
+@pytest.mark.parametrize("name", ["Hopper-v5", "LunarLander-v3"])
+def test_truth_is_of_rollouts(name: str):
+    """The mean of several returns from each state, and not a single one."""
+    env = make(name)
+    found = evaluate_agent(None, env, n_transitions=300, n_episodes=4, n_states=8, gamma=0.9, analyse_inputs=False)
+    assert found.check.n_rollouts > 1
+    assert not any("cannot be restored" in warning for warning in found.warnings)
 
 
 def test_layers():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 from pathlib import Path
 from typing import Any
@@ -16,7 +17,6 @@ from numpy.testing import assert_allclose, assert_array_equal
 import gptd_rl
 from gptd_rl.evaluation import evaluate_agent
 from gptd_rl.exceptions import AgentError, CollectionError
-from gptd_rl.sb3 import loading
 from gptd_rl.sb3.critics import critic_name, critic_of
 from gptd_rl.sb3.loading import load_agent
 from gptd_rl.sb3.policies import NormalizedPolicy, is_recurrent
@@ -147,10 +147,8 @@ def test_load_agent_refuses_other_classes_of_contrib(tmp_path: Path):
 
 def test_load_agent_says_that_contrib_is_missing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     make("TRPO").save(tmp_path / "agent")
-    found = loading.importlib.util.find_spec
-    monkeypatch.setattr(
-        loading.importlib.util, "find_spec", lambda name: None if name == "sb3_contrib" else found(name)
-    )
+    found = importlib.util.find_spec
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == "sb3_contrib" else found(name))
     with pytest.raises(AgentError, match="a TRPO agent, which needs sb3-contrib: pip install"):
         load_agent(tmp_path / "agent.zip")
 

@@ -265,9 +265,9 @@ def test_load_agent_algo(tmp_path, folder):
     for setting in (dict(policy_delay=1), dict(target_noise_clip=0.0)):  # half of it is not DDPG
         assert type(load_agent(changed(folder / "TD3.zip", tmp_path / "td3.zip", **setting))) is sb3.TD3
     # Others have the policy of A2C and PPO, too.
-    other = changed(folder / "A2C.zip", tmp_path / "other.zip", batch_size=128, target_kl=0.01)
-    assert "holds none of A2C, DDPG, DQN, PPO, SAC, TD3" in refusal(load_agent, other)
-    assert type(load_agent(other, algo="a2c")) is sb3.A2C
+    path = changed(folder / "A2C.zip", tmp_path / "other.zip", batch_size=128, target_kl=0.01)
+    assert "holds none of A2C, DDPG, DQN, PPO, SAC, TD3" in refusal(load_agent, path)
+    assert type(load_agent(path, algo="a2c")) is sb3.A2C
 
 
 def test_load_agent_refuses_other_libraries(tmp_path, folder):

@@ -152,7 +152,8 @@ def test_load_zoo_with_normalization(inside: bool, tmp_path: Path):
     folder = make_run(tmp_path, config=dict(normalize="{'norm_obs': True, 'norm_reward': False}"))
     assert "there is no vecnormalize.pkl" in refusal(folder)
     statistics = VecNormalize(DummyVecEnv([lambda: gym.make("CartPole-v1")]))
-    statistics.obs_rms.mean[:] = 3.0  # type: ignore[union-attr]
+    moments: Any = statistics.obs_rms
+    moments.mean[:] = 3.0
     statistics.save(str((folder / "CartPole-v1" if inside else folder) / "vecnormalize.pkl"))
     policy = load_zoo(folder).policy
     assert isinstance(policy, NormalizedPolicy) and (policy.statistics.obs_rms.mean == 3.0).all()
