@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -252,8 +253,11 @@ def _under_way(env: Env, way: EpisodeMaker, space: gym.Space[Any]) -> Restorable
 def _trial(env: Env, space: gym.Space[Any], actions: list[Any]) -> tuple[list[Any], list[Any]]:
     """Actions, random ones if none are given, and the observations, rewards and ends to which they lead."""
     flatten = flattener(env.observation_space)
-    env.observation_space.seed(0)
-    env.action_space.seed(0)  # environments may sample from their spaces
+    for name in ("observation_space", "action_space"):  # environments may sample from them
+        with suppress(AttributeError):  # a property
+            own = copy.deepcopy(getattr(env.unwrapped, name))  # it may belong to the class, and to others
+            own.seed(0)
+            setattr(env.unwrapped, name, own)
     made: list[Any] = []
     found: list[Any] = []
     for t in range(len(actions) or STEPS_AFTER):

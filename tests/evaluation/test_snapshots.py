@@ -132,6 +132,24 @@ def test_episode_maker_leaves_the_environment_alone():
     assert [env.action_space.sample() for _ in range(9)] == [other.action_space.sample() for _ in range(9)]
 
 
+class SharedSpaces(Chain):
+    """Spaces of the class, which other environments have, too."""
+
+    observation_space: Any = spaces.Box(-np.inf, np.inf, (1,), np.float64)
+    action_space: Any = spaces.Discrete(1000)
+
+    def __init__(self) -> None:
+        self.noise, self.start, self.place = 0.0, 0, 0
+
+
+def test_episode_maker_leaves_spaces_of_the_class_alone():
+    SharedSpaces.action_space.seed(3)
+    expected = [SharedSpaces.action_space.sample() for _ in range(5)]
+    SharedSpaces.action_space.seed(3)
+    assert episode_maker(SharedSpaces()) is CopiedEpisode
+    assert [SharedSpaces.action_space.sample() for _ in range(5)] == expected
+
+
 def rewards(env: Env, n: int = 5) -> list[float]:
     return [float(env.step(0)[1]) for _ in range(n)]
 
