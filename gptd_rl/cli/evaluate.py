@@ -46,6 +46,11 @@ def add(commands: Any) -> None:
     options.add_amount(parser, 10_000)
     options.add_gamma(parser, otherwise="the agent's")
     options.add_seed(parser)
+    parser.add_argument(
+        "--no-frames",
+        action="store_true",
+        help="draw no pictures of episodes; the page shows their values all the same",
+    )
     options.add_out(parser, "the page (a folder)", "evaluation")
     options.add_json(parser)
     parser.set_defaults(run=run)
@@ -90,7 +95,7 @@ def _evaluate(args: argparse.Namespace) -> Evaluation:
         with closing(inputs.make_env(args) if zoo is None else zoo.make_env()) as env:
             policy = inputs.load_policy(args.agent, env, args, args.algo) if zoo is None else zoo.policy
             target = None if args.target is None else inputs.load_policy(args.target, env, args)
-        with stage_bars("collect", "fit", "check") as bars:
+        with stage_bars("collect", "fit", "check", "record") as bars:
             return evaluate_agent(
                 policy,
                 args.env if zoo is None else zoo.make_env,
@@ -100,5 +105,6 @@ def _evaluate(args: argparse.Namespace) -> Evaluation:
                 deterministic=not args.stochastic,
                 seed=args.seed,
                 target=target,
+                frames=not args.no_frames,
                 progress=bars.advanced,
             )

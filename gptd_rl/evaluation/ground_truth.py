@@ -65,10 +65,14 @@ class GroundTruth:
     n_rollouts: int
     warnings: tuple[str, ...] = ()
 
+    @property
+    def in_second_half(self) -> BoolArray:
+        """Whether a state is of the second of two halves: every second episode, of shape (m,)."""
+        return np.asarray(np.unique(self.episodes, return_inverse=True)[1] % 2 == 1)
+
     def halves(self) -> tuple[GroundTruth, GroundTruth]:
         """The states of every second episode, and those of the others."""
-        second = np.unique(self.episodes, return_inverse=True)[1] % 2 == 1
-        return self._only(~second), self._only(second)
+        return self._only(~self.in_second_half), self._only(self.in_second_half)
 
     def _only(self, rows: BoolArray) -> GroundTruth:
         return replace(
@@ -223,7 +227,10 @@ def rollout_values(
         if np.allclose(returns[0], returns[1:], rtol=1e-9, atol=1e-9):
             values, errors, n = first, np.zeros(m), 1
         else:
-            values, errors = returns.mean(axis=0), returns.std(axis=0, ddof=1) / np.sqrt(n)
+            variance = returns.var(axis=0, ddof=1)
+            # Returns that happened to be equal are not without noise: as if there were one more, of the usual variance.
+            variance = ((n - 1) * variance + variance.mean()) / n
+            values, errors = returns.mean(axis=0), np.sqrt(variance / n)
     if horizon < wanted and n_cut:
         warn(_cut_rollouts(gamma, horizon, n_cut / (m + len(pilot))))
     return values, errors, n

@@ -2,26 +2,23 @@
 
 from __future__ import annotations
 
-import platform
-import sys
 from collections.abc import Sequence
 from html import escape
-from importlib.metadata import version
 
 import numpy as np
 from matplotlib.axes import Axes
 
-from gptd_rl.report import charts, html, texts
-from gptd_rl.report.cards import linear_combination
+from gptd_rl.report import charts, html, inputs, texts
+from gptd_rl.report.hover import Points, describe_states, describe_values
 from gptd_rl.report.numbers import MISSING, count, number, percent
-from gptd_rl.report.records import LEVELS, Check, EvaluationResults, OffPolicy, Score
+from gptd_rl.report.provenance import Provenance
+from gptd_rl.report.records import LEVELS, Check, EvaluationResults, OffPolicy, Relevance, Score
 from gptd_rl.report.slices import subsample
 from gptd_rl.report.svg import to_svg
 from gptd_rl.report.verdict import sampling_error
-from gptd_rl.version import __version__
+from gptd_rl.types import IntArray
 
 MAX_BARS = 20
-MAX_NAMES = 8  # in a sentence
 N_VISITED = 2000
 N_STARTS = 200
 
@@ -31,9 +28,9 @@ def heading(name: str, key: str = "") -> str:
     return f'<h2 id="{name}">{escape(texts.HEADINGS[key or name])}</h2>'
 
 
-def figure(ax: Axes, name: str, **fields: object) -> str:
-    """A plot with its caption."""
-    return html.figure(to_svg(ax, name, texts.ALTERNATIVES[name]), texts.CAPTIONS[name].format(**fields))
+def figure(ax: Axes, name: str, points: Points | None = None, **fields: object) -> str:
+    """A plot with its caption; `points` say what they are."""
+    return html.figure(to_svg(ax, name, texts.ALTERNATIVES[name], points), texts.CAPTIONS[name].format(**fields))
 
 
 def policy(evaluation: EvaluationResults) -> list[str]:
@@ -41,8 +38,12 @@ def policy(evaluation: EvaluationResults) -> list[str]:
     data, check = evaluation.data, evaluation.check
     with_transition = np.delete(np.arange(len(data)), data.last)
     values = evaluation.value.predict(data.states[subsample(with_transition, N_VISITED)])
-    starts = evaluation.value.predict(data.states[subsample(data.starts, N_STARTS)])
-    shown = [figure(charts.plot_histogram(values, starts), "values")]
+    start_states = data.states[subsample(data.starts, N_STARTS)]
+    starts = evaluation.value.predict(start_states)
+    ax = charts.plot_histogram(values, starts)
+    at_ticks = np.full(len(starts), 0.04 * ax.get_ylim()[1])
+    of_starts = zip(describe_states(evaluation, start_states), starts.tolist(), strict=True)
+    shown = [figure(ax, "values", Points(starts, at_ticks, [f"{state}\nV {number(v)}" for state, v in of_starts]))]
     known = np.isfinite(check.observed) & np.isfinite(check.predicted)
     if known.any():
         critic = None if check.critic is None else check.critic[known]
@@ -51,55 +52,56 @@ def policy(evaluation: EvaluationResults) -> list[str]:
             check.n_rollouts, f"means of {check.n_rollouts} rollouts"
         )
         clipped = "" if critic is None else texts.CLIPPED_CRITIC
-        ax = charts.plot_predictions(check.observed[known], predicted, lower, upper, critic)
-        shown.append(figure(ax, "predictions", observed=observed, critic=clipped))
+        truth = check.observed[known]
+        ax = charts.plot_predictions(truth, predicted, lower, upper, critic)
+        said = describe_values(evaluation, check.states[known], predicted, lower, upper, critic, truth, observed)
+        shown.append(figure(ax, "predictions", Points(truth, predicted, said), observed=observed, critic=clipped))
     return [heading("policy"), *html.columns(shown)]
 
 
 def relevance(evaluation: EvaluationResults) -> list[str]:
-    """Importances of the inputs, relevant directions, and inputs that can be left out."""
+    """Importances of the inputs, and what leaving them out costs."""
     found, names = evaluation.relevance, evaluation.config.inputs
+    if evaluation.config.is_categorical:
+        sentences = [texts.KERNELS[found.kernel], "The observation is a category: every one of them counts."]
+        return [heading("relevance"), _paragraphs([*sentences, evaluation.markov.summary(names)])]
     shown = found.order[:MAX_BARS]
     irrelevant = [place for place, i in enumerate(shown) if i in found.irrelevant]
     n_hidden = len(names) - len(shown)
     rest = f" The {n_hidden} least important inputs are not shown." if n_hidden else ""
-    shown_names = [names[i] for i in shown]
-    parts = []
-    if not evaluation.config.is_categorical:
-        bars = charts.plot_importances(shown_names, found.importances.take(shown), irrelevant)
-        parts.append(figure(bars, "importances", rest=rest))
-    if found.directions is not None and len(found.directions):
-        loadings = charts.plot_loadings(shown_names, found.directions[:, shown])
-        parts.append(figure(loadings, "directions", direction=linear_combination(found.directions[0], names)))
-    sentences = [*_relevance_sentences(evaluation), evaluation.markov.summary(names)]
-    text = "".join(f"<p>{escape(sentence)}</p>" for sentence in sentences)
-    return [heading("relevance"), *html.columns([*parts, f"<div>{text}</div>"])]
+    bars = charts.plot_importances([names[i] for i in shown], found.importances.take(shown), irrelevant)
+    text = _paragraphs([*inputs.sentences(found, names), evaluation.markov.summary(names)])
+    return [
+        heading("relevance"),
+        *html.columns([figure(bars, "importances", rest=rest), text]),
+        _cost_table(found, names, shown),
+    ]
 
 
-def _relevance_sentences(evaluation: EvaluationResults) -> list[str]:
-    """The selected kernel; inputs that do not matter, and inputs that matter although the value bends little there."""
-    found, names = evaluation.relevance, evaluation.config.inputs
-    sentences = [f"{texts.KERNELS[found.kernel]} It was selected on {count(found.n_transitions, 'transition')}."]
-    if evaluation.config.is_categorical:
-        return [*sentences, "The observation is a category: every one of them counts."]
-    if found.irrelevant:
-        change = f"from {number(found.evidence, 10)} to {number(found.pruned_evidence, 10)}"
-        sentences.append(
-            f"Irrelevant: {_listed(names, found.irrelevant)}. Less than 1 % of the value’s variance depends on each of "
-            f"them, and without them the evidence (log marginal likelihood) changes {change}."
-        )
-    linear = [i for i in found.removed if i not in found.irrelevant]
-    if linear and np.isfinite(found.cost):
-        sentences.append(
-            f"Along {_listed(names, linear)} the value bends little, but it should be kept: "
-            + ("its share of the variance counts." if found.can_be_pruned else texts.LINEAR.format(number(found.cost)))
-        )
-    return sentences if len(sentences) > 1 else [*sentences, "No input is irrelevant."]
+def _paragraphs(sentences: Sequence[str]) -> str:
+    return "<div>" + "".join(f"<p>{escape(sentence)}</p>" for sentence in sentences) + "</div>"
 
 
-def _listed(names: Sequence[str], inputs: Sequence[int]) -> str:
-    more = len(inputs) - MAX_NAMES
-    return ", ".join(names[i] for i in inputs[:MAX_NAMES]) + (f" and {more} more" if more > 0 else "")
+def _cost_table(found: Relevance, names: Sequence[str], shown: IntArray) -> str:
+    """The numbers that sentences and bars come from."""
+    rows = [
+        [
+            charts.short(names[i], 40),
+            percent(float(found.importances.total_effects[i])),
+            f"{percent(float(found.importances.lower[i]))} to {percent(float(found.importances.upper[i]))}",
+            number(float(found.scaled_relevances[i]), digits=2),
+            *(inputs.cost_cells(found.costs[i]) if found.costs else ()),
+        ]
+        for i in shown
+    ]
+    costs = ["evidence without it", "left-out error without it"] if found.costs else []
+    return html.table(
+        ["", "variance lost", "95 % interval", "relevance", *costs],
+        rows,
+        caption=texts.COSTS if found.costs else texts.EFFECTS,
+        kind="numbers named",
+        named_rows=True,
+    )
 
 
 def calibration(check: Check) -> list[str]:
@@ -108,13 +110,22 @@ def calibration(check: Check) -> list[str]:
     if not check.scores or not n:
         return [heading("calibration"), "<p>Nothing was checked: there were no held-out episodes.</p>"]
     ax = charts.plot_reliability(check.shares, check.reliability, sampling_error(check.shares, n))
+    points = Points(
+        np.concatenate([100 * check.shares for _ in check.reliability]),
+        np.concatenate([100 * coverage for coverage in check.reliability.values()]),
+        [
+            f"{name}\n{percent(share)} intervals contain {percent(covered)}"
+            for name, coverage in check.reliability.items()
+            for share, covered in zip(check.shares.tolist(), coverage.tolist(), strict=True)
+        ],
+    )
     ground_truth = texts.GROUND_TRUTH.get(check.n_rollouts, texts.REPEATED_ROLLOUTS)
     ground_truth = ground_truth.format(n=len(check.observed), n_rollouts=check.n_rollouts)
     held_out = texts.HELD_OUT.format(episodes=count(n, "episode"), ground_truth=ground_truth)
     explained = f"<div><p>{escape(held_out)}</p><p>{escape(texts.SCORES)}</p></div>"
     return [
         heading("calibration"),
-        *html.columns([figure(ax, "reliability", n=n), explained]),
+        *html.columns([figure(ax, "reliability", points, n=n), explained]),
         _score_table(check.scores),
     ]
 
@@ -124,6 +135,7 @@ def _score_table(scores: Sequence[Score]) -> str:
         [
             s.name,
             number(s.rmse),
+            f"{number(s.rmse_interval[0])} to {number(s.rmse_interval[1])}",
             number(s.bias, 0.1 * s.rmse),
             number(s.nlpd, 0.1),
             *(percent(share) for share in s.coverage),
@@ -132,7 +144,15 @@ def _score_table(scores: Sequence[Score]) -> str:
         for s in scores
     ]
     return html.table(
-        ["", "RMSE", "bias", "NLPD", *(f"in {percent(level)}" for level in LEVELS), "mean 95 % interval"],
+        [
+            "",
+            "RMSE",
+            "95 % interval",
+            "bias",
+            "NLPD",
+            *(f"in {percent(level)}" for level in LEVELS),
+            "mean 95 % interval",
+        ],
         rows,
         caption="Scores at held-out states. “In 95 %”: coverage of the 95 % intervals.",
         kind="numbers named",
@@ -155,26 +175,29 @@ def off_policy(found: OffPolicy, agent: str) -> list[str]:
     return [heading("off-policy", "off_policy"), text, warning]
 
 
-def method(evaluation: EvaluationResults, command: str) -> list[str]:
-    """How the evaluation works, a glossary, durations and versions."""
-    weights = evaluation.config.learners.items()
-    learners = ", ".join(f"{percent(weight)} {escape(name)}" for name, weight in weights if weight)
+def method(evaluation: EvaluationResults, made: Provenance | None) -> list[str]:
+    """How the evaluation works, a glossary, durations; when and how the page was made."""
+    config = evaluation.config
+    candidates = ", ".join(f"{escape(name)} {number(error, error)}" for name, error in config.candidates.items())
     glossary = "".join(f"<dt>{escape(term)}</dt><dd>{escape(text)}</dd>" for term, text in texts.GLOSSARY.items())
     timing = evaluation.timing
-    stages = (("collecting", timing.collect), ("fitting", timing.fit), ("checking", timing.check))
+    stages = (
+        ("collecting", timing.collect),
+        ("fitting", timing.fit),
+        ("checking", timing.check),
+        ("recording", timing.record),
+    )
     durations = " · ".join(f"{name} {number(seconds, 1.0)} s" for name, seconds in stages)
     return [
         heading("method"),
-        texts.METHOD.format(learners=learners),
-        f"<p>Made by <code>{escape(command)}</code>.</p>" if command else "",
+        texts.METHOD.format(chosen=escape(config.chosen), candidates=candidates or "none"),
+        *(_made(made) if made else []),
+        f'<p class="faint">{escape(durations)}</p>',
         f"<dl>{glossary}</dl>",
-        f'<p class="faint">{escape(durations)}<br>{escape(_versions())}</p>',
     ]
 
 
-def _versions() -> str:
-    packages = {"NumPy": "numpy", "SciPy": "scipy", "Gymnasium": "gymnasium"}
-    if "stable_baselines3" in sys.modules:
-        packages["Stable-Baselines3"] = "stable_baselines3"
-    own = [f"gptd-rl {__version__}", f"Python {platform.python_version()}"]
-    return " · ".join(own + [f"{name} {version(package)}" for name, package in packages.items()])
+def _made(made: Provenance) -> list[str]:
+    versions = " · ".join(f"{name} {version}" for name, version in made.versions.items())
+    command = f" by <code>{escape(made.command)}</code>" if made.command else ""
+    return [f"<p>Made on {escape(made.time)}{command}.</p>", f'<p class="faint">{escape(versions)}</p>']

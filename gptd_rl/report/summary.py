@@ -104,6 +104,8 @@ def _facts(evaluation: EvaluationResults) -> Iterator[tuple[str, str]]:
     yield "Markov property", f"{found}; p = {markov.pvalue:.2g}"
     if relevance.irrelevant:
         yield "irrelevant", ", ".join(evaluation.config.inputs[i] for i in relevance.irrelevant)
+    for group in relevance.alike:
+        yield "the same information", ", ".join(evaluation.config.inputs[i] for i in group)
 
 
 def _mean_return(start: StartReturn) -> str:
@@ -128,4 +130,5 @@ def _importances(relevance: Relevance, inputs: Sequence[str]) -> str:
 def _warnings(evaluation: EvaluationResults) -> list[str]:
     off_policy = evaluation.off_policy
     own = [off_policy.warning] if off_policy is not None and off_policy.warning else []
-    return own + [text for text in evaluation.warnings if text not in own]
+    note = evaluation.recordings.note
+    return own + [text for text in evaluation.warnings if text not in own] + ([note] if note else [])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 HEADINGS = {
+    "watch": "Watch the policy",
     "policy": "How good is the policy, state by state?",
     "relevance": "Which observations matter?",
     "calibration": "Are the values and intervals correct?",
@@ -14,10 +15,10 @@ HEADINGS = {
 
 # Described in words for screen readers, by the name of the figure.
 ALTERNATIVES = {
+    "episode": "Value along the {name} episode",
     "values": "Histogram of the values of visited states",
     "predictions": "Predicted against observed values",
     "importances": "Bars of the importance of each input",
-    "directions": "Bars of the weight of each input in the relevant directions",
     "reliability": "Reliability diagram: coverage of the intervals at each level",
     "states": "Value of each visited state with its interval",
     "section": "Value along one input with its interval as a band",
@@ -27,40 +28,48 @@ ALTERNATIVES = {
 }
 
 CAPTIONS = {
-    "values": "Values of the visited states, as a histogram. Orange ticks are the states where episodes started. "
+    "episode": "{rank} return of {n} fresh episodes: {total} in {steps}, {end}; seed {seed}. The dashed line is the "
+    "discounted return from each step on. V is its mean: where returns are random, single ones vary more than the "
+    "interval.",
+    "values": "Values of the visited states; orange ticks are start states. "
     "Many states far below the ticks mean that the policy often reaches states from which it does not recover.",
-    "predictions": "Predicted against observed values ({observed}) at states of held-out episodes. Bars are 95 % "
-    "intervals: about 19 of 20 should reach the dashed diagonal.{critic}",
+    "predictions": "Predicted against observed values ({observed}) at states of held-out episodes. About 19 of 20 of "
+    "the 95 % intervals should reach the diagonal.{critic}",
     "importances": "How much of the value’s variance over visited states is lost when one input is unknown and the "
     "others are known, with 95 % intervals. Shares add up to more than 100 % where inputs act together, and an input "
     "that others tell is not missed. Grey inputs are irrelevant. An input that must matter but does not points to a "
     "problem.{rest}",
-    "directions": "Linear combinations of inputs explain the rewards better than single inputs. Bars are the weights "
-    "of the inputs, in units of their standard deviations. The value changes most along direction 1: {direction}.",
-    "reliability": "Coverage against the level of the intervals: 80 % intervals should contain 80 % of the values. The "
-    "band is the sampling error with {n} episodes around the diagonal. Below it intervals are too narrow, above it "
-    "too wide.",
+    "reliability": "Coverage against the level of the intervals: 80 % intervals should contain 80 % of the values. "
+    "Band: sampling error with {n} episodes. Below it intervals are too narrow, above it too wide.",
     "states": "Value of each visited state, with its 95 % interval. Wide intervals belong to states that are visited "
     "rarely, or that are followed by very different returns.{rest}",
     "section": "Value along the most important input, with its 95 % interval as a band and visited states as ticks. "
     "The band should be wider where there are no ticks.{others}",
     "value": "Value along the two most important axes; dots are visited states.{others} Far from the dots the map is "
     "an extrapolation.",
-    "uncertainty": "Half-width of the 95 % interval. It should be small at the dots and grow away from them; large "
-    "values among many dots belong to states whose returns vary a lot.",
-    "gap": "Value of the agent’s own critic minus the value of the model. Red: the critic’s value is higher; blue: "
-    "lower; white: equal. Differences among the dots are relevant; far from them both extrapolate.",
+    "uncertainty": "Half-width of the 95 % interval: small at the dots, larger away from them. Large values among many "
+    "dots belong to states whose returns vary a lot.",
+    "gap": "The critic’s value minus V. Red: the critic is higher; blue: lower. Differences among the dots are "
+    "relevant; far from them both extrapolate.",
 }
-CLIPPED_CRITIC = " Crosses at the edge are values of the critic outside the axis."
+WATCH = (
+    "The best, a typical and the worst of {n} fresh episodes, by their return. Space plays and pauses, the arrow keys "
+    "step, a click in the plot goes there."
+)
+RANKS = {"best": "Highest", "typical": "Median", "worst": "Lowest"}
+CLIPPED_CRITIC = " Crosses at the edge: the critic is beyond the axis."
 OTHER_INPUTS = " The other inputs are as in visited states nearby."
 
 KERNELS = {
-    "isotropic": "The kernel with the highest evidence has one relevance for all inputs.",
-    "ard": "The kernel with the highest evidence has a relevance for each input (ARD).",
-    "factor": "The kernel with the highest evidence has relevances for combinations of inputs (factor analysis).",
+    "isotropic": "The kernel has one relevance for all inputs.",
+    "ard": "The kernel has a relevance for each input (ARD): how much the value bends within the spread of the input. "
+    "It is small where the value is linear.",
 }
-
-LINEAR = "without it the evidence decreases by {} nats."
+EFFECTS = "Share of the value’s variance that is lost without each input, and relevance × variance of the input."
+COSTS = (
+    "What each input is worth. “Without it”: change of the log evidence in nats, and of the squared error at left-out "
+    "episodes, in % of the variance of their returns ± two standard errors."
+)
 
 # By the number of rollouts from each state; other numbers are repeated rollouts.
 GROUND_TRUTH = {
@@ -71,12 +80,12 @@ GROUND_TRUTH = {
 }
 REPEATED_ROLLOUTS = (
     "From each of {n} states {n_rollouts} rollouts were made; their mean return is compared with the intervals. The "
-    "returns are random, so the same number of states of other fresh episodes was used to calibrate the intervals."
+    "returns are random; the noise that is left in these means is taken out of errors and coverage."
 )
 HELD_OUT = "All states are from {episodes} that were not used for fitting. {ground_truth}"
 SCORES = (
-    "RMSE is the root mean squared error, bias the mean error (positive: values are too high). NLPD scores value and "
-    "interval together; lower is better."
+    "RMSE is the root mean squared error, without the noise of the rollouts that it was measured by; bias is the mean "
+    "error (positive: values are too high). NLPD scores value and interval together; lower is better."
 )
 
 OFF_POLICY = (
@@ -87,10 +96,11 @@ OFF_POLICY = (
 
 METHOD = (
     "<p>Transitions of the policy were collected, and a Gaussian process was fitted to their rewards (Gaussian process "
-    "temporal differences, GPTD). Its relevances maximise the evidence. If the agent has a critic, it is used as a "
-    "prior mean, as far as that improves the prediction of left-out episodes: V is {learners}. The intervals are "
-    "calibrated by the errors at left-out episodes near each state; those of the critic and of Monte Carlo by their "
-    "own errors, with the same width everywhere. All were then compared with fresh episodes. All numbers are in "
+    "temporal differences, GPTD). Its relevances maximise the evidence. If the agent has a critic, it serves as a "
+    "prior mean where that improves the prediction of left-out episodes. V is the simplest candidate that predicts "
+    "them as well as the best: {chosen}. Root mean squared errors at left-out episodes: {candidates}. The intervals "
+    "are calibrated by the errors at states of fresh episodes; the coverage is that of half of these states by "
+    "intervals that the other half calibrated, both ways. All numbers are in "
     '<a href="evaluation.json">evaluation.json</a>.</p>'
 )
 
