@@ -39,7 +39,7 @@ def collect(
 
     Parameters
     ----------
-    env : str, gymnasium.Env, gymnasium.vector.VectorEnv, or Stable-Baselines3 VecEnv or model
+    env : str, function, gymnasium.Env, gymnasium.vector.VectorEnv, or Stable-Baselines3 VecEnv or model
         A vector environment must declare its reset mode in `metadata["autoreset_mode"]`. Given a model, the
         environment it carries is used, and the model is the policy if none is given. With `VecNormalize`, states are
         normalised as the policy sees them, rewards are the original ones, and its statistics do not change. The
@@ -55,8 +55,8 @@ def collect(
     gamma : float
         Discount of every step, from 0 to 1.
     seed : int, optional
-        Seed of the environment (`seed + i` for sub-environment i) and of random actions. Policies with random
-        numbers of their own are not seeded.
+        Seed of the first sub-environment; the others get seeds that follow from it, so that different seeds share no
+        episodes. Random actions are seeded, too; policies with random numbers of their own are not.
     deterministic : bool
         Passed to `predict`.
     progress_bar : bool
@@ -114,6 +114,7 @@ def start_rollout(
         n_envs=env.n_envs,
         seed=seed,
         deterministic=deterministic,
+        masks=env.masks(),
     )
     return Rollout(env, batched, as_discount(gamma), seed, capacity)
 

@@ -57,7 +57,7 @@ COLLECT = ["collect", "--env", GRID, "--gamma", "0.9", "--out", "OUT"]
         ([*COLLECT, "--n-episodes", "1", "--env-kwargs", "1=2"], "expected KEY=VALUE"),
         ([*COLLECT, "--n-episodes", "1", "--stoch"], "unrecognized arguments: --stoch"),
         (["collect", "--env", GRID, "--n-episodes", "1", "--out", "OUT"], "required: --gamma"),
-        (["evaluate", "--env", GRID, "--out", "OUT"], "required: --agent"),
+        (["evaluate", "--env", GRID, "--out", "OUT"], "--agent is missing: give --agent and --env, or --zoo"),
         (["iterate", "--env", GRID], "required: --out"),
         (["plot"], "required: FILE"),
         (["plot", "FILE", "--inputs", "0"], "expected 2 arguments"),
