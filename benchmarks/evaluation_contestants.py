@@ -32,7 +32,7 @@ N_PASSES = 5  # of filling in truncated returns
 N_SEARCHED, N_CONDITIONED = 400, 1500  # states of scikit-learn's search and of its posterior: both are of cubic cost
 MOST_LENGTH_SCALES = 30  # more inputs share one: with 500 a step of the search takes minutes
 NEIGHBOURS = np.array([1, 2, 4, 8, 16, 32, 64, 128])
-N_STEPS, BATCH, TARGET_INTERVAL = 12_000, 128, 25  # 480 targets: what they start from has a share of γ⁴⁸⁰
+N_STEPS, BATCH, TARGET_INTERVAL = 4000, 256, 8  # 500 targets: what they start from has a share of γ⁵⁰⁰
 
 
 def gptd(data: Trajectories, states: Array, critic: Values | None) -> Array:
