@@ -140,8 +140,8 @@ def summary(ours: list[Row], contestants: list[Row]) -> str:
         f"{(known < 1.0).sum()}; the largest ratio is {known.max(initial=0.0):.2f}."
     )
     held = (
-        f"95 % intervals hold within 91–98 % in {good[1]} of {len(of_level)} cases ({lowest[2]:.0f}–{highest[2]:.0f} %), 50 "
-        f"% intervals within 40–62 % in {good[0]} ({lowest[0]:.0f}–{highest[0]:.0f} %)."
+        f"95 % intervals hold within 91–98 % in {good[1]} of {len(of_level)} cases ({lowest[2]:.0f}–{highest[2]:.0f} "
+        f"%), 50 % intervals within 40–62 % in {good[0]} ({lowest[0]:.0f}–{highest[0]:.0f} %)."
     )
     noise = (
         "\\* The noise of the truth is more than a fifth of the 95 % interval's half width and lowers this coverage."
