@@ -82,11 +82,8 @@ def filled_in(data: Trajectories, fit: Fit) -> Values:
     returns, rest = returns_of(data)
     rows = usable(data, rest)
     values = fit(data.states[rows], returns[rows])
-    last = np.repeat(data.last, data.lengths)
     for _ in range(N_PASSES if rest[rows].any() else 0):
-        ends = values(data.states[data.last])
-        tails = np.repeat(ends, data.lengths)
-        assert len(tails) == len(last)
+        tails = np.repeat(values(data.states[data.last]), data.lengths)
         values = fit(data.states[rows], (returns + rest * tails)[rows])
     return values
 

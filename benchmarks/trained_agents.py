@@ -247,10 +247,18 @@ FRESH = (
     Training(
         sb3.PPO,
         "Taxi-v4",
-        80_000,
+        400_000,
         deterministic=False,
         n_envs=8,
-        settings=dict(n_steps=256, batch_size=512, gamma=0.97, learning_rate=2e-3, n_epochs=6, **small_net(32, 32)),
+        settings=dict(
+            n_steps=128,
+            batch_size=256,
+            gamma=0.97,
+            learning_rate=1.5e-3,
+            n_epochs=4,
+            ent_coef=0.01,
+            **small_net(32, 32),
+        ),
     ),
     Training(
         sb3.PPO,

@@ -172,3 +172,19 @@ def test_stored_rows_are_found_and_replaced(load, tmp_path):
     store.add(key | dict(agent_hash="y"), key | dict(agent_hash="y", rmse=2.0))
     read = load("evaluate").Store(tmp_path / "rows.json")
     assert [row["rmse"] for row in read.rows] == [2.0]
+
+
+def test_mean_return_is_that_of_completed_episodes(load):
+    episodes = [constant_rewards(3, True), constant_rewards(1, True), constant_rewards(2, False)]
+    mean, half = load("evaluation_starts").mean_return(Trajectories.from_episodes(episodes, gamma=0.5))
+    assert mean == pytest.approx((1.75 + 1.0) / 2)  # the third was cut off before the longest
+    assert half == pytest.approx(12.706 * 0.375, rel=1e-3)  # Student, one degree of freedom
+
+
+def test_table_of_starts_counts_intervals_that_hold(load):
+    row = dict(agent="ppo-FrozenLake-v1", mode="sampled", truth=1.0, mean=1.2, lower=0.8, upper=1.6)
+    returns = {"mean return": 0.0, "return half width": 0.8}
+    table = load("evaluation_tables").starts_table([row | returns, row | returns | dict(lower=1.1)])
+    cells = [cell.strip() for cell in table.splitlines()[-1].split("|")[1:-1]]
+    assert cells[2:4] == ["2", "1.00"] and cells[4].startswith("50 (") and cells[5] == "0"
+    assert cells[6:] == ["0.200", "1.00", "0.325", "0.41"]
