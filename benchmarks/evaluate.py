@@ -13,13 +13,14 @@ Agents: `trained_agents.py`. Truths: `evaluation_truth.py`. The others: `evaluat
 from __future__ import annotations
 
 import argparse
+import functools
 import hashlib
 import json
 import os
 import sys
 import time
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -129,14 +130,14 @@ def rmse(predicted: Array, truth: Truth) -> float:
     return float(np.sqrt(max(excess, 0.0)))
 
 
-def run_contestants(run: Run, truth: Truth) -> Row:
-    """The others, on the same transitions."""
+def run_contestants(run: Run, truth: Truth, names: list[str], known: Row) -> Row:
+    """Some of the others, on the same transitions, beside those of the row `known`."""
     data = run.data()
     critic = critic_of(run.training.agent(), run.deterministic)
-    found, seconds = {}, {}
-    for name, contestant in CONTESTANTS.items():
+    found, seconds = dict(known.get("rmse", {})), dict(known.get("seconds", {}))
+    for name in names:
         began = time.process_time()
-        found[name] = rmse(contestant(data, truth.states, critic), truth)
+        found[name] = rmse(CONTESTANTS[name](data, truth.states, critic), truth)
         seconds[name] = time.process_time() - began
     return run.key | dict(data_hash=data_hash(data), rmse=found, seconds=seconds)
 
@@ -151,8 +152,9 @@ class Store:
         self.path = path
         self.rows: list[Row] = json.loads(path.read_text()) if path is not None and path.exists() else []
 
-    def has(self, key: Row) -> bool:
-        return any(row.items() >= key.items() for row in self.rows)
+    def find(self, key: Row) -> Row | None:
+        """The row with this key."""
+        return next((row for row in self.rows if row.items() >= key.items()), None)
 
     def add(self, key: Row, row: Row) -> None:
         """Keep a row, in place of one with the same agent, mode and data set, and write the file."""
@@ -177,18 +179,18 @@ def runs(args: argparse.Namespace) -> Iterator[Run]:
 
 def run_all(args: argparse.Namespace, folder: Path | None) -> dict[str, list[Row]]:
     """Run what is not stored."""
-    stores = {name: Store(None if folder is None else folder / f"{name}.json") for name in ("ours", "contestants")}
-    works: dict[str, Callable[[Run, Truth], Row]] = dict(ours=run_ours, contestants=run_contestants)
-    wanted = [name for name in works if not getattr(args, "contestants_only" if name == "ours" else "ours_only")]
+    ours, contestants = (Store(None if folder is None else folder / f"{name}.json") for name in ("ours", "contestants"))
     rollouts = 5 if args.small else None
     for run in runs(args):
-        for name in wanted:
-            key = run.key | ({} if name != "ours" or args.label is None else dict(label=args.label))
-            if stores[name].has(key):
-                continue
-            truth = truth_of(run.training, run.deterministic, args.states, rollouts)
-            stores[name].add(key, works[name](run, truth) | key)
-    return {name: store.rows for name, store in stores.items()}
+        truth = functools.partial(truth_of, run.training, run.deterministic, args.states, rollouts)
+        labelled = run.key | ({} if args.label is None else dict(label=args.label))
+        if not args.contestants_only and ours.find(labelled) is None:
+            ours.add(run.key, run_ours(run, truth()) | labelled)
+        known = contestants.find(run.key) or {}
+        missing = [name for name in args.contestants if name not in known.get("rmse", {})]
+        if missing and not args.ours_only:
+            contestants.add(run.key, run_contestants(run, truth(), missing, known))
+    return dict(ours=ours.rows, contestants=contestants.rows)
 
 
 # ------------------------------------------------------------------------------------------ data sets for other uses
@@ -211,6 +213,7 @@ def main() -> int:
     parser.add_argument("--agents", nargs="*", default=[t.name for t in TRAININGS])
     parser.add_argument("--ours-only", action="store_true", help="leave the others as stored")
     parser.add_argument("--contestants-only", action="store_true")
+    parser.add_argument("--contestants", nargs="*", default=list(CONTESTANTS), choices=CONTESTANTS, help="some of them")
     parser.add_argument("--label", help="kept with ours; rows of ours with another label run again")
     parser.add_argument("--starts", action="store_true", help="the value from the start instead")
     parser.add_argument("--repeats", type=int, default=50, help="of --starts")

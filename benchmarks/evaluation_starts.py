@@ -57,7 +57,7 @@ def run_starts(args: argparse.Namespace, store: Any) -> None:
                 n_transitions=args.n_transitions,
                 agent_hash=file_hash(training.path),
             )
-            if not store.has(key | ({} if args.label is None else dict(label=args.label))):
+            if store.find(key | ({} if args.label is None else dict(label=args.label))) is None:
                 store.add(key, key | dict(label=args.label) | one_start(training, index, args.n_transitions))
 
 

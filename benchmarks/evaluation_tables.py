@@ -67,20 +67,25 @@ def number(value: float) -> str:
     return f"{value:.{min(digits, 4)}f}"
 
 
-def shared(ours: list[Row], others: list[Row]) -> tuple[list[Row], list[Row]]:
-    """Rows of the data sets that both have."""
-    both = {row["data_set"] for row in ours} & {row["data_set"] for row in others}
-    return tuple([row for row in rows if row["data_set"] in both] for rows in (ours, others))  # type: ignore[return-value]
+def compared(ours: list[Row], others: list[Row]) -> dict[str, tuple[float, float]]:
+    """For each of the others its mean RMSE and ours, over the data sets that both have."""
+    found = {}
+    for name in PEERS:
+        theirs = {row["data_set"]: row["rmse"][name] for row in others if name in row["rmse"]}
+        mine = {row["data_set"]: row["rmse"] for row in ours if row["data_set"] in theirs}
+        if mine:
+            found[name] = float(np.mean([theirs[i] for i in mine])), float(np.mean(list(mine.values())))
+    return found
 
 
 def best_peer(ours: list[Row], others: list[Row]) -> tuple[str, float, float]:
-    """The other with the smallest mean RMSE, that mean, and our mean as a multiple of it, over shared data sets."""
-    mine, theirs = shared(ours, others)
-    if not theirs:
+    """The one of the others that does best beside ours, its mean RMSE, and ours as a multiple of it."""
+    means = compared(ours, others)
+    if not means:
         return "–", np.nan, np.nan
-    means = {name: float(np.mean([row["rmse"][name] for row in theirs])) for name in theirs[0]["rmse"]}
-    name = min(means, key=lambda name: means[name])
-    return name, means[name], float(np.mean([row["rmse"] for row in mine])) / max(means[name], 1e-12)
+    ratios = {name: mine / max(theirs, 1e-12) for name, (theirs, mine) in means.items()}
+    name = max(ratios, key=lambda name: ratios[name])
+    return name, means[name][0], ratios[name]
 
 
 def markdown(heads: Sequence[str], lines: Iterable[Sequence[str]]) -> str:
@@ -154,22 +159,19 @@ def summary(ours: list[Row], contestants: list[Row]) -> str:
 
 def peers_table(ours: list[Row], contestants: list[Row]) -> str:
     """RMSE of every method."""
-    mine, names = cases(ours), list(contestants[0]["rmse"])
-    heads = ["agent", "actions", "sets", "`evaluate_agent`", *(PEERS.get(name, name) for name in names)]
+    mine = cases(ours)
+    heads = ["agent", "actions", "sets", "`evaluate_agent`", *PEERS.values()]
     lines = []
     for case, rows in cases(contestants).items():
-        own, rows = shared(mine[case], rows) if case in mine else ([], rows)
-        if not rows:
-            continue
-        means = [float(np.mean([row["rmse"][name] for row in rows])) for name in names]
-        means.insert(0, float(np.mean([row["rmse"] for row in own])) if own else np.nan)
-        least = np.nanmin(means)
-        cells = [f"**{number(mean)}**" if mean == least else number(mean) for mean in means]
-        lines.append([case[0], case[1], str(len(rows)), *cells])
-    totals = [np.mean([row["seconds"][name] for row in contestants]) for name in names]
-    own_seconds = float(np.mean([row["seconds"] for row in ours])) if ours else np.nan
-    lines.append(["processor seconds", "", "", number(own_seconds), *map(number, totals)])
-    return markdown(heads, lines)
+        of_each = [[row["rmse"][name] for row in rows if name in row["rmse"]] for name in PEERS]
+        of_each.insert(0, [row["rmse"] for row in mine.get(case, [])])
+        means = [float(np.mean(values)) if values else np.nan for values in of_each]
+        cells = [f"**{number(mean)}**" if mean == np.nanmin(means) else number(mean) for mean in means]
+        lines.append([*case, str(len(rows)), *cells])
+    seconds = [[row["seconds"][name] for row in contestants if name in row["seconds"]] for name in PEERS]
+    seconds.insert(0, [row["seconds"] for row in ours])
+    totals = [number(float(np.mean(values))) if values else "–" for values in seconds]
+    return markdown(heads, [*lines, ["processor seconds", "", "", *totals]])
 
 
 def starts_table(starts: list[Row]) -> str:

@@ -93,8 +93,8 @@ def test_truth_of_a_table_is_what_rollouts_average_to(load):
     def act(observations: Any) -> Any:
         return rng.integers(1, 3, len(observations))
 
-    table = gym.make("FrozenLake-v1").unwrapped.P
-    exact = truth.solved(table, np.tile([0.0, 0.5, 0.5, 0.0], (16, 1)), 0.9)[14]
+    env: Any = gym.make("FrozenLake-v1").unwrapped
+    exact = truth.solved(env.P, np.tile([0.0, 0.5, 0.5, 0.0], (16, 1)), 0.9)[14]
     visit = next(
         v
         for seed in range(200)
@@ -152,8 +152,10 @@ def test_rmse_leaves_out_the_noise_of_the_truth(load):
 def test_ratio_is_that_of_shared_data_sets(load):
     tables = load("evaluation_tables")
     ours = [dict(data_set=i, rmse=rmse) for i, rmse in enumerate((1.0, 3.0, 100.0))]
-    others = [dict(data_set=i, rmse=dict(critic=4.0, average=rmse)) for i, rmse in enumerate((1.0, 7.0))]
+    others = [dict(data_set=i, rmse={"critic": 4.0, "neural TD": rmse}) for i, rmse in enumerate((1.0, 9.0))]
     assert tables.best_peer(ours, others) == ("critic", 4.0, 0.5)
+    del others[1]["rmse"]["neural TD"]  # the first data set only: 1.0, as ours
+    assert tables.best_peer(ours, others) == ("neural TD", 1.0, 1.0)
 
 
 def test_a_small_run_prints_both_tables() -> None:
@@ -168,7 +170,7 @@ def test_stored_rows_are_found_and_replaced(load, tmp_path):
     store = load("evaluate").Store(tmp_path / "rows.json")
     key = dict(agent="a", mode="greedy", data_set=0, agent_hash="x")
     store.add(key, key | dict(rmse=1.0))
-    assert store.has(key) and not store.has(key | dict(agent_hash="y"))
+    assert store.find(key) == key | dict(rmse=1.0) and store.find(key | dict(agent_hash="y")) is None
     store.add(key | dict(agent_hash="y"), key | dict(agent_hash="y", rmse=2.0))
     read = load("evaluate").Store(tmp_path / "rows.json")
     assert [row["rmse"] for row in read.rows] == [2.0]
