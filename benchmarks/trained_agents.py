@@ -247,7 +247,7 @@ FRESH = (
     Training(
         sb3.PPO,
         "Taxi-v4",
-        400_000,
+        250_000,
         deterministic=False,
         n_envs=8,
         settings=dict(
