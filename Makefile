@@ -74,7 +74,7 @@ bench-off-policy: $(DEV) ## Q of another policy beside LSTDQ, FQE and others, ov
 bench-fits: $(DEV) ## default fits beside scikit-learn's, irrelevant inputs, other units
 	OPENBLAS_NUM_THREADS=1 OMP_NUM_THREADS=1 $(PY) benchmarks/fits.py
 
-bench-evaluate: $(DEV) ## error and coverage of V for sixteen trained agents, beside other ways to it
+bench-evaluate: $(DEV) ## error and coverage of V for fifteen trained agents, beside other ways to it
 	$(PY) benchmarks/evaluate.py
 
 bench-policy-iteration: $(DEV) ## policies after 1 000 to 10 000 steps on eleven tasks, beside DQN, PPO and QR-DQN (cached)

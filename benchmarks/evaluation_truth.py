@@ -187,6 +187,10 @@ class Rollouts:
             self.start = self.set_state
         elif hasattr(first, "world"):  # Box2D
             self.start = self.replay
+        elif hasattr(first, "dealer"):
+            self.replay_all()
+            self.hands = [(list(e.player), list(e.dealer)) for e in (env.unwrapped for env in self.envs)]
+            self.start = self.deal
         else:
             self.replay_all()
             self.originals = self.envs[:]
@@ -216,12 +220,17 @@ class Rollouts:
         env.unwrapped.np_random = rng
         return self.visits[i].observation
 
+    def deal(self, i: int, rng: np.random.Generator) -> Any:
+        """Hand i of Blackjack; the dealer's second card is drawn, as the observation does not tell it."""
+        env: Any = self.envs[i].unwrapped
+        (player, dealer), hidden = self.hands[i], min(int(rng.integers(1, 14)), 10)
+        env.player, env.dealer, env.np_random = player[:], [dealer[0], hidden], rng
+        return self.visits[i].observation
+
     def copied(self, i: int, rng: np.random.Generator) -> Any:
-        """A copy of the environment in state i; what the observation does not tell of a hand of Blackjack is drawn."""
+        """A copy of the environment in state i."""
         env: Any = copy.deepcopy(self.originals[i])
         env.unwrapped.np_random = rng
-        if hasattr(env.unwrapped, "dealer"):
-            env.unwrapped.dealer[1] = int(rng.choice([1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 10, 10, 10]))
         self.envs[i] = env
         return self.visits[i].observation
 

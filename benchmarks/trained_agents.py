@@ -188,7 +188,6 @@ FRESH = (
         deterministic=False,
         n_envs=8,
         settings=dict(n_steps=128, batch_size=256, gamma=0.98, **small_net(32, 32)),
-        n_rollouts=600,
     ),
     Training(
         sb3.PPO,
@@ -243,22 +242,6 @@ FRESH = (
         settings=dict(n_steps=512, batch_size=256, gamma=0.99, gae_lambda=0.98, n_epochs=4, **small_net(64, 64)),
         is_deterministic=False,
         n_rollouts=25,
-    ),
-    Training(
-        sb3.PPO,
-        "Taxi-v4",
-        250_000,
-        deterministic=False,
-        n_envs=8,
-        settings=dict(
-            n_steps=128,
-            batch_size=256,
-            gamma=0.97,
-            learning_rate=1.5e-3,
-            n_epochs=4,
-            ent_coef=0.01,
-            **small_net(32, 32),
-        ),
     ),
     Training(
         sb3.PPO,
