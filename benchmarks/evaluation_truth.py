@@ -25,6 +25,7 @@ import numpy as np
 import torch
 from control_systems import SYSTEMS, rolled_out_values
 from gymnasium import spaces
+from gymnasium.envs.toy_text.blackjack import BlackjackEnv
 from numpy.typing import NDArray
 from trained_agents import FOLDER, Training
 
@@ -187,7 +188,7 @@ class Rollouts:
             self.start = self.set_state
         elif hasattr(first, "world"):  # Box2D
             self.start = self.replay
-        elif hasattr(first, "dealer"):
+        elif isinstance(first, BlackjackEnv):
             self.replay_all()
             self.hands = [(list(e.player), list(e.dealer)) for e in (env.unwrapped for env in self.envs)]
             self.start = self.deal
