@@ -109,7 +109,8 @@ def load(agent_class: type[Agent], path: str | os.PathLike[str], env: EnvLike | 
     """Read a file of `save`."""
     try:
         arrays = files.read(path)
-        agent = _build(agent_class, arrays)
+        with files.strict_arithmetic():
+            agent = _build(agent_class, arrays)
         arrays.check_all_read()
     except FileNotFoundError:
         raise FileNotFoundError(f"there is no file {one_line(path)}.") from None
