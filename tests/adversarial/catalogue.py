@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from tests.adversarial import (
     arguments,
+    commands,
     concurrency,
+    datasets,
     disks,
     environments,
     interrupts,
@@ -13,6 +15,7 @@ from tests.adversarial import (
     own_files,
     pages,
     sb3_files,
+    workers,
 )
 from tests.adversarial.harness import Category
 
@@ -24,7 +27,10 @@ CATEGORIES: tuple[Category, ...] = (
     invariance.CATEGORY,
     disks.CATEGORY,
     pages.CATEGORY,
+    commands.CATEGORY,
+    datasets.CATEGORY,
     concurrency.CATEGORY,
     kills.CATEGORY,
     interrupts.CATEGORY,
+    workers.CATEGORY,
 )

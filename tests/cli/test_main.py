@@ -102,3 +102,9 @@ def test_main_ends_after_an_interrupt(
     assert run(command, *more[command], "--out", tmp_path / "new" / "a.svg") == 130
     assert error_line(capsys) == "gptd-rl: interrupted, nothing was written\n"
     assert list(tmp_path.iterdir()) == [model]
+
+
+@pytest.mark.parametrize("arguments", [["plot", "\x1b[31mred\x07"], ["plot", "a", "--strange=\x1b[31mred\x07"]])
+def test_main_shows_control_characters_instead_of_sending_them(arguments: list[str], capsys: Capture):
+    assert run(*arguments) == 2
+    assert r"\x1b[31mred\x07" in error_line(capsys)
