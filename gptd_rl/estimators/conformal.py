@@ -17,7 +17,7 @@ from typing import Any, Protocol, Self
 import numpy as np
 from numpy.typing import ArrayLike
 
-from gptd_rl.checks import as_generator, as_states, is_count, one_line
+from gptd_rl.checks import as_floats, as_generator, as_states, as_vector, check_finite, is_count, one_line
 from gptd_rl.data.trajectories import Trajectories
 from gptd_rl.estimators.checks import check_n_jobs
 from gptd_rl.estimators.gptdq import GPTDQ
@@ -202,7 +202,11 @@ class Calibrated(Parameters):
         Calibrated
         """
         x = as_states(states, name="states")
-        squared = np.maximum((self.predict(x) - np.asarray(values)) ** 2 - np.asarray(errors) ** 2, 0.0)
+        v, given = as_vector(values, len(x), "values"), as_floats(errors, "errors")
+        if given.shape not in ((), v.shape):
+            raise ValueError(f"errors must be one number or have shape {v.shape}; got {given.shape}.")
+        check_finite(given, "errors")
+        squared = np.maximum((self.predict(x) - v) ** 2 - given**2, 0.0)
         ratios = np.sqrt(squared) / np.maximum(self.scale_(x), TINY)
         narrower = copy.copy(self)
         narrower.errors_ = (*self.errors_, ErrorQuantiles(np.sort(ratios), len(x)))
@@ -210,7 +214,7 @@ class Calibrated(Parameters):
 
     def save(self, path: object) -> None:
         """Not supported: save the estimator, and calibrate it again."""
-        raise NotImplementedError(
+        raise TypeError(
             "a Calibrated estimator cannot be saved: save its estimator_, or fit it again where it is needed."
         )
 

@@ -91,7 +91,8 @@ def units(rng: np.random.Generator) -> None:
     scaled = Trajectories(data.states, unit * data.rewards, data.discounts, data.lengths, data.terminated)
     one = fitted(random_kernel(np.random.default_rng(seed)), 0.1, data, options)
     other = fitted(random_kernel(np.random.default_rng(seed), unit), 0.1 * unit**2, scaled, options)
-    assert_same(one, other, x, x, unit)
+    # Instruments amplify rounding errors: features of nearly equal states are nearly dependent.
+    assert_same(one, other, x, x, unit, loose=100.0 if options["bootstrap"] else 1.0)
 
 
 def origin(rng: np.random.Generator) -> None:

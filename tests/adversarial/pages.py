@@ -31,6 +31,11 @@ def names(tags: Tags) -> list[str]:
     return [tag for tag, _ in tags.tags if tag != "text"]
 
 
+def kinds(tags: Tags) -> set[tuple[str, frozenset[str]]]:
+    """Tags with the names of their attributes."""
+    return {(tag, frozenset(attributes)) for tag, attributes in tags.tags}
+
+
 def complaint_about(text: str, plain: Tags) -> str | None:
     """What a page has that it would not have with plain names."""
     try:
@@ -41,8 +46,8 @@ def complaint_about(text: str, plain: Tags) -> str | None:
         return f"a name opens a tag: {tags.open}"
     if names(tags) != names(plain):
         return "a name makes tags"
-    if any(name.startswith("on") for _, attributes in tags.tags for name in attributes):
-        return "a name makes an attribute that runs"
+    if kinds(tags) != kinds(plain):
+        return f"a name makes attributes: {kinds(tags) ^ kinds(plain)}"
     spoken = {v for _, attributes in tags.tags for k, v in attributes.items() if k == "aria-label"}
     used = [r for r in tags.references if not any(f"url({r})" in (text or "") for text in spoken)]
     outside = [r for r in used if not r.startswith(("#", "data:image/png;base64,", "evaluation.json"))]

@@ -263,3 +263,10 @@ def test_load_refuses_huge_shapes(saved, tmp_path):
             for name, written in content.items():
                 archive.writestr(name, written)
         assert refusal(tmp_path / "w.gptd")
+
+
+@pytest.mark.parametrize("name", ["exact", "sparse", "bootstrapped", "online bootstrapped"])
+def test_load_predicts_the_same_to_the_last_digit(name, saved):
+    x = DATA.states + 0.1
+    expected = MODELS[name]().predict(x, return_std=True)
+    np.testing.assert_array_equal(gptd_rl.load(saved[name]).predict(x, return_std=True), expected)
