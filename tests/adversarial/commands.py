@@ -125,4 +125,4 @@ def complaint_about(words: list[str], code: int, out: str, error: str, own: Path
     return f"it left {left}: {said}" if left else None
 
 
-CATEGORY = Category("command line", prepare, 0.02)
+CATEGORY = Category("command line", prepare, 0.03)

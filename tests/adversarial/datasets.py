@@ -110,4 +110,4 @@ def prepare(folder: Path) -> Attack:
     return attack
 
 
-CATEGORY = Category("Minari datasets", prepare, 0.004)
+CATEGORY = Category("Minari datasets", prepare, 0.005)
