@@ -194,4 +194,4 @@ def prepare(folder: Path) -> Attack:
     return attack
 
 
-CATEGORY = Category("bad arguments", prepare, 0.28)
+CATEGORY = Category("bad arguments", prepare, 0.28, may_refuse=True)

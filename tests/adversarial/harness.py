@@ -41,11 +41,14 @@ class Category:
         Makes what all cases share, with files in a folder of its own, and returns the attack.
     share : float
         Of all cases.
+    may_refuse : bool
+        Whether a case may end in an error that is allowed; if not, the attack itself says where one is.
     """
 
     name: str
     prepare: Callable[[Path], Attack]
     share: float
+    may_refuse: bool = False
 
 
 @dataclass
@@ -64,10 +67,11 @@ class TooSlow(BaseException):
 
 def case(category: Category, attack: Attack, number: int) -> Callable[[], str | None]:
     """The case of a number: the same in every run."""
-    return lambda: judge(lambda: attack(np.random.default_rng([crc32(category.name.encode()), number])))
+    seed = [crc32(category.name.encode()), number]
+    return lambda: judge(lambda: attack(np.random.default_rng(seed)), category.may_refuse)
 
 
-def judge(call: Callable[[], str | None]) -> str | None:
+def judge(call: Callable[[], str | None], may_refuse: bool = True) -> str | None:
     """What is wrong with a call: another error than those allowed, a long message, a hang, or what it says itself."""
     try:
         with warnings.catch_warnings(), time_limit(MAX_SECONDS):
@@ -75,7 +79,8 @@ def judge(call: Callable[[], str | None]) -> str | None:
             warnings.simplefilter("error", RuntimeWarning)  # NumPy's: an overflow or an invalid number on the way
             return call()
     except ALLOWED as error:
-        return complaint(error)
+        unexpected = None if may_refuse else f"refused, {type(error).__name__}: {one_line(error)} ({place(error)})"
+        return complaint(error) or unexpected
     except (Exception, SystemExit, TooSlow) as error:  # noqa: BLE001  (whatever comes is counted)
         return f"{type(error).__name__}: {one_line(error)} ({place(error)})"
 

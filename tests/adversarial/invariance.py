@@ -139,8 +139,8 @@ def _predictor(model: Any) -> Callable[[np.ndarray], Any]:
 
 
 def _outcomes(model: DynamicsModel, x: np.ndarray) -> Any:
-    outcome, std = model.predict(x, np.zeros(len(x), dtype=int), return_std=True)
-    return outcome.next_states, outcome.rewards, outcome.terminated, std.next_states, std.rewards
+    o = model.predict(x, np.zeros(len(x), dtype=int), return_std=True)
+    return o.next_states, o.rewards, o.terminated, o.next_state_std, o.reward_std
 
 
 def prepare(folder: Path) -> Attack:

@@ -32,8 +32,11 @@ def names(tags: Tags) -> list[str]:
 
 
 def kinds(tags: Tags) -> set[tuple[str, frozenset[str]]]:
-    """Tags with the names of their attributes."""
-    return {(tag, frozenset(attributes)) for tag, attributes in tags.tags}
+    """Tags with the names of their attributes; lines of text in plots have a place of their own."""
+    place = {"style", "transform", "x", "y"}
+    return {(tag, frozenset(names) - (place if tag == "text" else set())) for tag, names in tags.tags} | {
+        ("text", frozenset())
+    }
 
 
 def complaint_about(text: str, plain: Tags) -> str | None:

@@ -291,7 +291,7 @@ def test_collect_refuses_more_than_memory_holds(amount, monkeypatch):
 
 
 def test_collect_names_masked_matrices_in_one_line():
-    space, masked = real((2, 2)), np.ma.masked_array(np.zeros((2, 2), np.float32), mask=np.eye(2))
+    space, masked = real((2, 2)), np.ma.masked_array(np.zeros((2, 2), np.float32), mask=np.eye(2, dtype=bool))
     with pytest.raises(CollectionError, match=r"^the environment's observation \[\[-- .* is a masked array: .*\)$"):
         collect(Showing(space, np.zeros((2, 2), np.float32), masked, (1, 2)), n_episodes=3, gamma=GAMMA)
 
