@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import gptd_rl.estimators.gptd
-from gptd_rl import ARD, GPTD, GPTDQ, FactorAnalysis, Isotropic, Trajectories
+from gptd_rl import ARD, GPTD, GPTDQ, DynamicsModel, FactorAnalysis, Isotropic, Trajectories
 from gptd_rl.exceptions import NotFittedError
 from gptd_rl.kernels import ActionDelta, Constant, Matern52, paper_kernel
 from gptd_rl.memory import available_bytes
@@ -489,3 +489,12 @@ def test_a_constant_column_changes_nothing():
     narrow, padded = GPTD("ard", **options).fit(data), GPTD("ard", **options).fit(wide)
     mean = narrow.predict(data.states)
     np.testing.assert_allclose(padded.predict(wide.states), mean, atol=0.01 * mean.std())
+
+
+@pytest.mark.parametrize("bounds", [(np.zeros(3, dtype=complex), np.ones(3)), np.zeros((4, 3), dtype="M8[s]"), 3])
+def test_dynamics_model_refuses_bounds_that_are_no_numbers(bounds):
+    data = Trajectories(
+        GOOD.states, GOOD.rewards, GOOD.discounts, GOOD.lengths, GOOD.terminated, np.zeros(len(GOOD), int)
+    )
+    with pytest.raises(ValueError, match=r"^bounds must be two arrays of \d numbers each, \(low, high\); got .*$"):
+        DynamicsModel(bounds=bounds).fit(data)
