@@ -51,7 +51,8 @@ def collect(
     n_transitions : int, optional
         Number of environment transitions. Episodes that it cuts off are truncated segments.
     n_episodes : int, optional
-        Number of complete episodes. Give this or `n_transitions`.
+        Number of complete episodes. Give this or `n_transitions`. An episode that has not ended within 100,000 steps,
+        or the registered time limit if that is longer, is an error.
     gamma : float
         Discount of every step, from 0 to 1.
     seed : int, optional
@@ -92,7 +93,7 @@ def collect(
     with open_adapter(env) as adapter:
         capacity = 1000 if n_transitions is None else 5 * amount // (4 * adapter.n_envs) + 1000
         if n_transitions is not None:
-            _check_memory(adapter, n_transitions)
+            _check_memory(adapter, amount)
         rollout = start_rollout(adapter, policy_of(env, policy), gamma, seed, deterministic, capacity)
         run = rollout.run(amount, unit)
         for _ in with_progress(run, amount, unit) if progress_bar else run:
