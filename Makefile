@@ -19,7 +19,7 @@ export MPLBACKEND := Agg
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test docs attack lint format browser tables bench-exact bench-sparse bench-selection bench-fits bench-off-policy bench-evaluate bench-policy-iteration bench-ablation bench-model-or-not bench-threads bench-imports bench-markov clean distclean
+.PHONY: help demo test test-all docs attack lint format browser tables bench-exact bench-sparse bench-selection bench-fits bench-off-policy bench-evaluate bench-policy-iteration bench-ablation bench-model-or-not bench-threads bench-imports bench-markov clean distclean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1|\2/p' Makefile | awk -F'|' '{ printf "%-24s %s\n", $$1, $$2 }'
@@ -29,6 +29,13 @@ demo: $(SB3) ## train a small agent (once), evaluate it, write a page about it t
 
 test: lint ## format, lint, types, tests, doctests and examples: what CI runs
 	OPENBLAS_NUM_THREADS=1 OMP_NUM_THREADS=1 $(PY) -m pytest -n $(JOBS) --durations=30
+
+test-all: ## the tests with Python 3.11, 3.12 and 3.13, each that is there, in .venv-<version>
+	@for version in 3.11 3.12 3.13; do \
+		if python$$version -c '' 2>/dev/null; then \
+			$(MAKE) --no-print-directory PYTHON=python$$version VENV=.venv-$$version JOBS=$(JOBS) test || exit 1; \
+		else echo "python$$version is not there: skipped"; fi; \
+	done
 
 docs: $(DOCS) ## the site, docs/_build/html/index.html; its tutorials are run
 	$(PY) docs/build.py
@@ -104,7 +111,7 @@ clean: ## remove what tools left behind, except the virtual environment
 	find gptd_rl envs agents tests examples benchmarks -name __pycache__ -prune -exec rm -rf {} +
 
 distclean: clean ## remove the virtual environments as well
-	rm -rf $(VENV) .ci-venv
+	rm -rf $(VENV) .ci-venv .venv-3.*
 
 # One environment, two fillings: what the demo needs, and everything. Each is renewed when the requirements change.
 $(VENV)/pyvenv.cfg:
