@@ -51,6 +51,21 @@ def unwritable(folder: Path) -> str | None:
         return error.strerror or str(error)
 
 
+def without_pictures(sources: Path, pages: Path) -> list[str]:
+    """Pages whose programs show a figure, and that have none of their own."""
+    found = []
+    for path in sorted(sources.rglob("*.md")):
+        page = pages / path.relative_to(sources).with_suffix(".html")
+        shows = "plt.show()" in path.read_text(encoding="utf-8")
+        if (
+            shows
+            and page.exists()
+            and not re.search(r'<img[^>]*src="[^"]*_images/[0-9a-f]{32,}', page.read_text("utf-8"))
+        ):
+            found.append(str(path.relative_to(sources)))
+    return found
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     """Check, build, check; one line for what is wrong."""
     parser = argparse.ArgumentParser(prog="docs/build.py", description="Build the documentation.")
@@ -68,6 +83,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return fail("the documentation was not built: sphinx says above why")
     if loads := foreign_loads(pages):
         return fail(f"pages would load {len(loads)} things from elsewhere, the first in {loads[0]}")
+    if "nb_execution_mode=off" not in options.sphinx and (bare := without_pictures(HERE, pages)):
+        return fail(f"programs show figures that pages do not have: {', '.join(bare)}")
     print(f"documentation: {pages / 'index.html'}")
     return 0
 

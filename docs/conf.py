@@ -11,8 +11,9 @@ from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE / "_ext"))
-# Notebooks run in processes of their own: one BLAS thread each, no display, no colours.
-os.environ |= {"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1", "MPLBACKEND": "agg", "SDL_VIDEODRIVER": "dummy"}
+# Notebooks run in processes of their own: one BLAS thread each, no display, pictures in the page.
+os.environ |= {"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1", "SDL_VIDEODRIVER": "dummy"}
+os.environ.pop("MPLBACKEND", None)  # the kernel's own draws into the page
 os.environ["GPTD_RL_ROOT"] = str(HERE.parent)  # where tutorials find the agents of the benchmarks
 # They read no settings of the user.
 os.environ["IPYTHONDIR"] = ipython = tempfile.mkdtemp(prefix="gptd-rl-docs-")

@@ -130,6 +130,15 @@ def test_pages_that_load_things_are_noticed(tmp_path: Path):
     assert build.foreign_loads(tmp_path)
 
 
+def test_pages_without_their_figure_are_noticed(tmp_path: Path):
+    build = program(DOCS / "build.py")
+    (tmp_path / "page.md").write_text("plt.show()")
+    (tmp_path / "page.html").write_text('<img src="_images/evaluate.png">')
+    assert build.without_pictures(tmp_path, tmp_path) == ["page.md"]
+    (tmp_path / "page.html").write_text(f'<img src="_images/{"0f" * 32}.png">')
+    assert build.without_pictures(tmp_path, tmp_path) == []
+
+
 def test_missing_packages_are_one_line(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ):
