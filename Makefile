@@ -123,7 +123,7 @@ $(SB3): pyproject.toml constraints.txt | $(VENV)/pyvenv.cfg
 	@touch $@
 
 $(DEV): pyproject.toml constraints.txt | $(VENV)/pyvenv.cfg
-	$(PIP_INSTALL) -e ".[sb3,render,minari,dask,dev]"
+	$(PIP_INSTALL) -e ".[sb3,render,minari,dask,pandas,hub,dev]"
 	@touch $(SB3) $@
 
 $(DOCS): $(DEV)
