@@ -29,7 +29,7 @@ from gptd_rl.estimators.sparse_engine import CANDIDATES_PER_POINT, SparseOptions
 from gptd_rl.estimators.storage import SaveAndLoad
 from gptd_rl.exceptions import InterruptedFitWarning
 from gptd_rl.inference.model import Model
-from gptd_rl.inference.sparse import SparseVariance
+from gptd_rl.inference.sparse import SparsePosterior, SparseVariance
 from gptd_rl.kernels import ActionDelta, Kernel
 from gptd_rl.kernels import registry as kernel_registry
 from gptd_rl.progress import fit_progress
@@ -195,6 +195,10 @@ class Estimator(Predictions, Parameters, InputPruning, SaveAndLoad):
         new = type(self)(**self.get_params(deep=False))
         new.mean_, new._amplification = self.mean_, self._amplification
         new._adopt(engine, self.model_, self.thinning_, self.trace_decay_)
+        if inducing_points is not None and isinstance(new.posterior_, SparsePosterior):
+            # θ was selected without these points: what they cannot express is noise to them.
+            noise = self.noise_variance_ + new.posterior_.solution.residual_variance / self.thinning_
+            new._adopt(engine, self.model_.with_noise(noise), self.thinning_, self.trace_decay_)
         return new
 
     def _adopt(

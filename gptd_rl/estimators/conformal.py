@@ -23,6 +23,7 @@ from gptd_rl.estimators.checks import check_n_jobs
 from gptd_rl.estimators.gptdq import GPTDQ
 from gptd_rl.estimators.params import Parameters
 from gptd_rl.exceptions import NotFittedError
+from gptd_rl.inference.error_sizes import ErrorSizes
 from gptd_rl.parallel import in_parallel
 from gptd_rl.sharding.sources import Sources
 from gptd_rl.temporal.means import values_at
@@ -45,7 +46,8 @@ class ValueEstimator(Protocol):
 
     `fit(data)` is followed by `condition(data)`, which returns a copy for other data, as `GPTD.condition` does. An
     estimator that cross-validates itself in `fit` may set `cross_val_values_` of shape (n_states,) instead. Distances
-    between states weigh inputs by `relevances_`; without it the scale is the same everywhere.
+    between states weigh inputs by `relevances_`; without it the scale is the same everywhere. A function of states
+    `error_scale_` may say where errors are large.
     """
 
     def fit(self, data: Trajectories) -> Any:
@@ -62,7 +64,8 @@ class Calibrated(Parameters):
 
     scale(x) is the root mean square of the left-out errors near x, and q(level) the conformal quantile of left-out
     errors in units of their scale. Errors are those against the returns of single episodes: where returns are random,
-    intervals hold the return, and V the more so. `recalibrate` narrows them if values of V are known.
+    intervals hold the return, and V the more so. `recalibrate` turns them into intervals of V, if estimates of V are
+    known at some states.
 
     Parameters
     ----------
@@ -83,8 +86,10 @@ class Calibrated(Parameters):
         The value of each state, predicted without its episode; 0 at terminal states.
     scale_ : callable
         From states of shape (m, n_dims) to the usual error there, of shape (m,).
-    errors_ : tuple of ErrorQuantiles
-        Left-out errors in units of their scale; behind `recalibrate`, also errors against known values.
+    errors_ : ErrorQuantiles
+        Left-out errors in units of their scale.
+    sizes_ : ErrorSizes or None
+        Behind `recalibrate`: sizes of the errors against estimates of V, in units of `scale_`.
 
     Examples
     --------
@@ -106,7 +111,8 @@ class Calibrated(Parameters):
     estimator_: Any
     cross_val_values_: Array
     scale_: Values
-    errors_: tuple[ErrorQuantiles, ...]
+    errors_: ErrorQuantiles
+    sizes_: ErrorSizes | None
 
     def __init__(
         self, estimator: ValueEstimator, *, n_folds: int = N_FOLDS, random_state: int = 0, n_jobs: int | None = None
@@ -132,17 +138,23 @@ class Calibrated(Parameters):
         estimator.fit(whole)
         values = getattr(estimator, "cross_val_values_", None)
         if values is None:
-            learner: Learner = lambda train: estimator.condition(train).predict  # noqa: E731
-            values = cross_val_predict(
-                [learner], whole, n_folds=self.n_folds, seed=self.random_state, n_jobs=self.n_jobs
-            )[:, 0]
+            values = self._cross_val_values(estimator, whole)
         new = copy.copy(self)
         new.estimator_, new.cross_val_values_ = estimator, values
         relevances = getattr(estimator, "relevances_", None)
         weights = None if relevances is None else np.sqrt(relevances + 1e-9 * relevances.max())
-        new.scale_, quantiles = calibrate(values, whole, weights, seed=self.random_state)
-        new.errors_ = (quantiles,)
+        new.scale_, new.errors_ = calibrate(values, whole, weights, seed=self.random_state)
+        new.sizes_ = None
         return self._become(new)
+
+    def _cross_val_values(self, estimator: Any, data: Trajectories) -> Array:
+        """The value of each state without its segment, of shape (n_states,)."""
+        options: dict[str, Any] = dict(n_folds=self.n_folds, seed=self.random_state)
+        if hasattr(estimator, "predict_left_out"):
+            cut = LeaveOut.of(data, **options)
+            return np.asarray(estimator.predict_left_out(cut.pieces, cut.fold, n_jobs=self.n_jobs)[cut.rows])
+        learner: Learner = lambda train: estimator.condition(train).predict  # noqa: E731
+        return cross_val_predict([learner], data, n_jobs=self.n_jobs, **options)[:, 0]
 
     def predict(self, states: ArrayLike) -> Array:
         """Values by the estimator that was fitted to all data.
@@ -181,32 +193,43 @@ class Calibrated(Parameters):
     def quantile(self, level: float) -> float:
         """q(level): half the width of an interval, in units of the scale."""
         self._check_fitted()
-        return min(errors.quantile(level) for errors in self.errors_)
+        return (self.errors_ if self.sizes_ is None else self.sizes_).quantile(level)
 
-    def recalibrate(self, states: ArrayLike, values: ArrayLike, errors: ArrayLike = 0.0) -> Self:
-        """Return a copy with intervals for V instead of returns, from known values of V; never wider than before.
+    def recalibrate(
+        self, states: ArrayLike, values: ArrayLike, errors: ArrayLike = 0.0, groups: ArrayLike | None = None
+    ) -> Self:
+        """Return a copy with intervals for V instead of returns, from estimates of V at some states.
 
-        Left-out errors are those against single returns, their noise included. Values of V at some other states, from
-        many rollouts each, show how much of it is noise.
+        Left-out errors are those against single returns, their noise included. Estimates of V at other states, from
+        many rollouts each, show how much of it is noise. Their own standard errors are taken out (`ErrorSizes`). Of the
+        scales known, that of the left-out errors nearby, that of the estimator itself and a constant one, the one that
+        describes the errors best is used.
 
         Parameters
         ----------
         states : array-like of shape (m, n_dims)
         values : array-like of shape (m,)
-            V at these states.
+            Estimates of V at these states, which the estimator does not know.
         errors : array-like of shape (m,)
             Standard errors of `values`.
+        groups : array-like of shape (m,), optional
+            The episode of each state: states of one are alike.
 
         Returns
         -------
         Calibrated
         """
         x = as_states(states, name="states")
-        squared = np.maximum((self.predict(x) - np.asarray(values)) ** 2 - np.asarray(errors) ** 2, 0.0)
-        ratios = np.sqrt(squared) / np.maximum(self.scale_(x), TINY)
-        narrower = copy.copy(self)
-        narrower.errors_ = (*self.errors_, ErrorQuantiles(np.sort(ratios), len(x)))
-        return narrower
+        difference = self.predict(x) - np.asarray(values)
+        noise = np.broadcast_to(np.asarray(errors, dtype=np.float64), difference.shape)
+        of = np.arange(len(x)) if groups is None else np.asarray(groups)
+        own = getattr(self.estimator_, "error_scale_", None)
+        scales: list[Values] = [_one, self.scale_] + ([] if own is None else [own])
+        found = [ErrorSizes.of(difference, np.maximum(scale(x), TINY), noise, of) for scale in scales]
+        best = int(np.argmax([sizes.log_evidence for sizes in found]))
+        new = copy.copy(self)
+        new.scale_, new.sizes_ = scales[best], found[best]
+        return new
 
     def save(self, path: object) -> None:
         """Not supported: save the estimator, and calibrate it again."""
@@ -344,25 +367,48 @@ def cross_val_predict(
     values : ndarray of shape (n_states, n_learners)
         0 at terminal states.
     """
-    if data.n_segments == 1:
-        pieces = data.cut(max(2, -(-data.n_transitions // (2 * n_folds))))
-        if pieces.n_segments == 1:
-            raise ValueError(
-                f"{data.n_transitions} transitions are too few to leave any out: collect more transitions."
-            )
-        inner = np.ones(len(pieces), dtype=bool)
-        inner[pieces.last[:-1]] = False  # the first state of the next piece
-        return cross_val_predict(learners, pieces, n_folds=n_folds, seed=seed, n_jobs=n_jobs)[inner]
-    fold = folds(np.arange(data.n_segments, dtype=np.int64), n_folds, seed)
+    cut = LeaveOut.of(data, n_folds, seed)
+    names = np.unique(cut.fold)
 
     def predict(f: int) -> list[Array]:
-        train, test = data[np.flatnonzero(fold != f)], data[np.flatnonzero(fold == f)]
+        train, test = (cut.pieces[np.flatnonzero(rows)] for rows in (cut.fold != f, cut.fold == f))
         return [values_at(learner(train), test) for learner in learners]
 
-    values, names = np.zeros((len(data), len(learners))), np.unique(fold)
+    values = np.zeros((len(cut.pieces), len(learners)))
     for f, columns in zip(names, in_parallel(predict, names.tolist(), n_jobs), strict=True):
-        values[np.isin(data.segment_of, np.flatnonzero(fold == f))] = np.column_stack(columns)
-    return values
+        values[np.isin(cut.pieces.segment_of, np.flatnonzero(cut.fold == f))] = np.column_stack(columns)
+    return values[cut.rows]
+
+
+@dataclass(frozen=True, eq=False)
+class LeaveOut:
+    """Segments to leave out, in folds.
+
+    Attributes
+    ----------
+    pieces : Trajectories
+        The data; a single segment is cut into pieces, which are left out instead.
+    fold : ndarray of shape (n_pieces,)
+    rows : ndarray of shape (n_states,)
+        Where the states of the data stand in `pieces`.
+    """
+
+    pieces: Trajectories
+    fold: IntArray
+    rows: IntArray
+
+    @classmethod
+    def of(cls, data: Trajectories, n_folds: int = N_FOLDS, seed: int = 0) -> LeaveOut:
+        """Divide whole segments into folds at random."""
+        pieces, rows = data, np.arange(len(data))
+        if data.n_segments == 1:
+            pieces = data.cut(max(2, -(-data.n_transitions // (2 * n_folds))))
+            if pieces.n_segments == 1:
+                raise ValueError(
+                    f"{data.n_transitions} transitions are too few to leave any out: collect more transitions."
+                )
+            rows = np.delete(np.arange(len(pieces)), pieces.last[:-1])  # the first state of the next piece
+        return cls(pieces, folds(np.arange(pieces.n_segments, dtype=np.int64), n_folds, seed), rows)
 
 
 def folds(groups: IntArray, n_folds: int = N_FOLDS, seed: int = 0) -> IntArray:

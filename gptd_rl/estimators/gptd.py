@@ -7,12 +7,16 @@ from typing import Any, Self
 import numpy as np
 
 from gptd_rl.data.actions import NO_ACTIONS
+from gptd_rl.data.trajectories import Trajectories
 from gptd_rl.estimators.base import Estimator
 from gptd_rl.estimators.importances import Importances, importances
 from gptd_rl.estimators.predictions import StatePredictions
 from gptd_rl.estimators.storage import storable
+from gptd_rl.inference.cross_validation import left_out_values
+from gptd_rl.inference.exact import ExactPosterior
+from gptd_rl.temporal.means import terminal_rows
 from gptd_rl.threads import one_blas_thread
-from gptd_rl.types import DataLike
+from gptd_rl.types import Array, DataLike, IntArray
 
 
 @storable
@@ -197,11 +201,50 @@ class GPTD(Estimator, StatePredictions):
         data, gamma, executor
             As in `fit`; states must have the same width.
         inducing_points : int, optional
-            Choose up to this many inducing points from `data`, at the kernel of this model. By default those of this
-            model are kept; an exact model stays exact as long as `method` would hold so many data exactly.
+            Choose up to this many inducing points from `data`, at the kernel of this model; the variance of targets
+            that they leave out is added to the noise. By default those of this model are kept; an exact model stays
+            exact as long as `method` would hold so many data exactly.
 
         Returns
         -------
         GPTD
         """
         return self._condition(data, gamma, executor, inducing_points)
+
+    @one_blas_thread()
+    def predict_left_out(self, data: Trajectories, fold: IntArray, *, n_jobs: int | None = None) -> Array:
+        """Values of the states of `data`, each learnt without the fold of its segment; θ stays as it is.
+
+        The sparse method takes one pass, with its inducing points as they are; the exact one conditions again for each
+        fold.
+
+        Parameters
+        ----------
+        data : Trajectories
+        fold : ndarray of shape (n_segments,)
+            The fold of each segment: at least two.
+        n_jobs : int, optional
+            Folds at the same time, through joblib.
+
+        Returns
+        -------
+        values : ndarray of shape (n_states,)
+            0 at terminal states.
+        """
+        self._check_fitted()
+        names = np.unique(fold)
+        if len(fold) != data.n_segments or len(names) < 2:
+            raise ValueError(f"fold must name one of two folds or more for each of {data.n_segments} segments.")
+        if isinstance(self.posterior_, ExactPosterior):
+            values = np.empty(len(data))
+            for name in names:
+                out = np.flatnonzero(fold == name)
+                test = data[out]
+                found = self.condition(data[np.flatnonzero(fold != name)]).predict(test.states)
+                values[np.isin(data.segment_of, out)] = found
+        else:
+            x = self._check_states(data.states)
+            rest = self._subtract_mean(data, self.mean_, None, self.actions_).take_inputs(self._columns)
+            values = self._prior_mean(x) + left_out_values(self.posterior_, rest, fold, n_jobs)
+        values[terminal_rows(data)] = 0.0
+        return values

@@ -130,7 +130,8 @@ def markov_test(data: DataLike, *, gamma: float | None = None, executor: Any = N
     -----
     A small p-value says that something is hidden, not what. A large one does not say that nothing is: what is hidden
     may have left no trace in the latest changes, or one too weak to be told from errors of fit: more than 2 000 steps
-    make the estimate better, but count as 2 000. The result does not depend on how data are cut into shards.
+    make the estimate better, but count as 2 000, and as 250 where TD errors are next to nothing beside the values, as
+    in a deterministic system. The result does not depend on how data are cut into shards.
 
     Examples
     --------
@@ -197,7 +198,8 @@ def _result(sums: Restrictions, regressions: Regressions, sample: Array) -> Mark
     k = len(regressions.shares)
     says = regressions.counted & regressions.has_errors & (sums.n_past >= FEWEST_STEPS)  # [k]
     groups = [*np.arange(k).reshape(2, -1).T, np.arange(k)]  # the witnesses of each input, and all
-    *by_input, joint = [OveridentificationTest.of(sums, group[says[group]], sample) for group in groups]
+    most = regressions.most_steps
+    *by_input, joint = [OveridentificationTest.of(sums, group[says[group]], sample, most) for group in groups]
     pvalues = np.array([test.pvalue for test in by_input])
     return MarkovTest(
         joint.statistic,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import operator
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -13,17 +14,19 @@ import numpy as np
 from scipy.special import stdtrit
 
 from gptd_rl.checks import as_count, as_discount
+from gptd_rl.data.spaces import flattener, stack
 from gptd_rl.data.trajectories import Trajectories
 from gptd_rl.estimators.conformal import Calibrated, Values
 from gptd_rl.estimators.markov import MarkovTest, markov_test
+from gptd_rl.evaluation.candidates import Chosen, learnt
 from gptd_rl.evaluation.environments import Environment, open_environment
-from gptd_rl.evaluation.fitting import Tick, fit
+from gptd_rl.evaluation.fitting import Starts, Tick, fit
 from gptd_rl.evaluation.ground_truth import GroundTruth, collect_ground_truth
 from gptd_rl.evaluation.off_policy import compare_policies, fit_target
 from gptd_rl.evaluation.random_state import seeded
 from gptd_rl.evaluation.results import Evaluation
-from gptd_rl.evaluation.scoring import check, disagreements
-from gptd_rl.evaluation.value_models import StackedValue, monte_carlo
+from gptd_rl.evaluation.scoring import CrossFitted, check, disagreements, recalibrated
+from gptd_rl.evaluation.value_models import monte_carlo
 from gptd_rl.report.records import (
     Check,
     EvaluationConfig,
@@ -45,6 +48,8 @@ from gptd_rl.types import Array, EnvLike, Policy
 StageProgress = Callable[[str, int, int], None]
 
 FEW_EPISODES = 20
+N_STARTS = 500  # resets over which V is averaged
+START_KEY = 2
 CHECK_SEED = 1_000_000  # added to the seed for the episodes of the check
 
 
@@ -91,8 +96,7 @@ def evaluate_agent(
     input_names : sequence of str, optional
         Names of the observations.
     analyse_inputs : bool
-        Whether to compare the evidence with that of a pruned model and of factor analysis. It takes about half of the
-        time.
+        Whether to leave out each input, and compare evidence and left-out errors: about a second of processor time.
     progress : callable, optional
         Called as ``progress(stage, done, total)`` with the stages "collect", "fit" and "check".
 
@@ -132,8 +136,8 @@ def evaluate_agent(
         checked = _check(run, fitted, n_episodes, n_states, partial(tell, "check"))
         times.append(time.perf_counter())
     return Evaluation(
-        config=_config(run, data, names, fitted.learners),
-        start=_start(fitted.start_values, checked.truth.returns),
+        config=_config(run, data, names, fitted),
+        start=_start(fitted, _start_states(run), checked.truth.returns),
         relevance=fitted.relevance,
         markov=markov,
         check=checked.check,
@@ -197,9 +201,10 @@ class _Learnt:
     value: ValueFunction
     others: dict[str, ValueFunction]
     critic: Values | None
-    start_values: Array
+    starts: Starts
     relevance: Relevance
-    learners: dict[str, float]
+    candidates: dict[str, float]
+    chosen: str
     off_policy: OffPolicy | None = None
 
 
@@ -211,7 +216,8 @@ def _fit(run: _Run, data: Trajectories, analyse_inputs: bool, tick: Tick) -> _Le
     if fitted.critic is not None:
         others[critic_name(run.subject)] = fitted.critic
     others["Monte Carlo"] = fitted.monte_carlo
-    return _Learnt(fitted.value, others, critic, fitted.start_values, fitted.relevance, fitted.learners)
+    known = fitted.starts, fitted.relevance, fitted.candidates, fitted.chosen
+    return _Learnt(fitted.value, others, critic, *known)
 
 
 def _fit_off_policy(run: _Run, data: Trajectories, analyse_inputs: bool, tick: Tick) -> _Learnt:
@@ -220,13 +226,14 @@ def _fit_off_policy(run: _Run, data: Trajectories, analyse_inputs: bool, tick: T
     target = StatePolicy(run.subject, run.env.observation_space, run.env.action_space)
     comparison = compare_policies(data, target, run.env.action_space, f"the target ({_agent_name(run.subject)})")
     tick(1, 3)
-    average = Calibrated(StackedValue({"Monte Carlo": monte_carlo})).fit(data)
+    average = Calibrated(Chosen(learnt("Monte Carlo", monte_carlo, data))).fit(data)
     tick(2, 3)
     value, relevance = fit_target(data, target)
     tick(3, 3)
     others: dict[str, ValueFunction] = {} if critic is None else {critic_name(run.subject): _WithoutIntervals(critic)}
-    starts = value.predict(data.states[data.starts])
-    return _Learnt(value, others | {"Monte Carlo": average}, critic, starts, relevance, {"GPTDQ": 1.0}, comparison)
+    at_starts = value.predict(data.states[data.starts])
+    starts = Starts(at_starts, at_starts)  # the returns of the data are of another policy
+    return _Learnt(value, others | {"Monte Carlo": average}, critic, starts, relevance, {}, "GPTDQ", comparison)
 
 
 @dataclass(frozen=True, eq=False)
@@ -251,17 +258,17 @@ def _check(run: _Run, fitted: _Learnt, n_episodes: int, n_states: int, tick: Tic
         deterministic=run.subject_deterministic,
         tick=tick,
     )
-    value, judged = fitted.value, truth
-    if truth.n_rollouts > 1 and isinstance(value, Calibrated) and len(np.unique(truth.episodes)) > 1:
-        # Returns are random: half of the episodes recalibrate the intervals, the others check them.
-        known, judged = truth.halves()
-        value = value.recalibrate(known.states, known.values, known.errors)
-    checked = check(judged, {"GPTD": value} | fitted.others, fitted.critic)
+    value, judged = fitted.value, {"GPTD": fitted.value} | fitted.others
+    if truth.n_rollouts and len(np.unique(truth.episodes)) > 1:
+        # All states of the check calibrate the intervals. Their coverage is that of half of them by the other half.
+        judged = {name: CrossFitted(v, truth) if isinstance(v, Calibrated) else v for name, v in judged.items()}
+        value = recalibrated(value, truth) if isinstance(value, Calibrated) else value
+    checked = check(truth, judged, fitted.critic)
     tick(1, 1)
     return _Checked(truth, value, checked)
 
 
-def _config(run: _Run, data: Trajectories, names: tuple[str, ...], learners: dict[str, float]) -> EvaluationConfig:
+def _config(run: _Run, data: Trajectories, names: tuple[str, ...], fitted: _Learnt) -> EvaluationConfig:
     return EvaluationConfig(
         agent=_agent_name(run.policy),
         env=run.env.name,
@@ -273,14 +280,33 @@ def _config(run: _Run, data: Trajectories, names: tuple[str, ...], learners: dic
         inputs=names,
         is_categorical=run.env.is_categorical,
         seed=run.seed,
-        learners=learners,
+        candidates=fitted.candidates,
+        chosen=fitted.chosen,
     )
 
 
-def _start(start_values: Array, returns: Array) -> StartReturn:
-    """Value from the start, and the returns of fresh episodes; the unit of all intervals is the episode."""
+def _start_states(run: _Run) -> Array:
+    """Start states of resets, of shape (n, n_dims); none if the environment cannot be copied."""
+    if run.env.template_env is None:
+        return np.zeros((0, 0))
+    env, space = copy.deepcopy(run.env.template_env), run.env.observation_space
+    first = int(np.random.SeedSequence([run.seed, START_KEY]).generate_state(1)[0])
+    observations = [env.reset(seed=first if i == 0 else None)[0] for i in range(N_STARTS)]
+    return np.asarray(flattener(space)(stack(space, observations)), dtype=np.float64)
+
+
+def _start(fitted: _Learnt, states: Array, returns: Array) -> StartReturn:
+    """Value from the start, and the returns of fresh episodes; the unit of all intervals is the episode.
+
+    The mean of V at many start states, corrected by its mean error at the episodes seen, learnt without them: what V
+    explains of the difference between start states does not scatter.
+    """
+    value, starts = _student(fitted.starts.returns), fitted.starts
+    if len(states):
+        at_resets = fitted.value.predict(states)
+        value = _student(starts.returns - starts.values + at_resets.mean(), at_resets.var(ddof=1) / len(states))
     return StartReturn(
-        value=_student(start_values),
+        value=value,
         returns=_student(returns) if len(returns) > 1 else None,
         mean=float(returns.mean()) if len(returns) else np.nan,
         std=float(returns.std()) if len(returns) else np.nan,
@@ -288,10 +314,10 @@ def _start(start_values: Array, returns: Array) -> StartReturn:
     )
 
 
-def _student(sample: Array) -> Interval:
-    """Mean of independent numbers with Student's 95 % interval."""
+def _student(sample: Array, variance: float = 0.0) -> Interval:
+    """Mean of independent numbers with Student's 95 % interval; `variance` is that of an offset that they share."""
     mean, n = float(sample.mean()), len(sample)
-    half = float(stdtrit(n - 1, 0.975) * sample.std(ddof=1) / np.sqrt(n)) if n > 1 else np.inf
+    half = float(stdtrit(n - 1, 0.975) * np.sqrt(sample.var(ddof=1) / n + variance)) if n > 1 else np.inf
     return Interval(mean, mean - half, mean + half)
 
 

@@ -62,10 +62,14 @@ class GroundTruth:
     n_rollouts: int
     warnings: tuple[str, ...] = ()
 
+    @property
+    def in_second_half(self) -> BoolArray:
+        """Whether a state is of the second of two halves: every second episode, of shape (m,)."""
+        return np.asarray(np.unique(self.episodes, return_inverse=True)[1] % 2 == 1)
+
     def halves(self) -> tuple[GroundTruth, GroundTruth]:
         """The states of every second episode, and those of the others."""
-        second = np.unique(self.episodes, return_inverse=True)[1] % 2 == 1
-        return self._only(~second), self._only(second)
+        return self._only(~self.in_second_half), self._only(self.in_second_half)
 
     def _only(self, rows: BoolArray) -> GroundTruth:
         return replace(
@@ -282,7 +286,10 @@ def rollout_values(
     n = min(N_ROLLOUTS, max(2, MAX_STEPS // max(run.n_steps // 2, 1)))
     more = [run(seed + k, horizon, partial(_tick_part, tick, k, N_ROLLOUTS, horizon)) for k in range(2, n)]
     returns = np.array([first, second, *more])
-    return returns.mean(axis=0), returns.std(axis=0, ddof=1) / np.sqrt(len(returns)), len(returns)
+    variance = returns.var(axis=0, ddof=1)
+    # Returns that happened to be equal are not without noise: as if there were one more, of the usual variance.
+    variance = ((len(returns) - 1) * variance + variance.mean()) / len(returns)
+    return returns.mean(axis=0), np.sqrt(variance / len(returns)), len(returns)
 
 
 def _cut_rollouts(gamma: float, horizon: int, share: float) -> str:

@@ -12,7 +12,7 @@ from gptd_rl.checks import as_states
 from gptd_rl.data.trajectories import Trajectories
 from gptd_rl.estimators.gptdq import GPTDQ
 from gptd_rl.estimators.importances import importances
-from gptd_rl.evaluation.fitting import contiguous_sample, model_selection
+from gptd_rl.evaluation.candidates import contiguous_sample, model_selection
 from gptd_rl.report.records import OffPolicy, Relevance
 from gptd_rl.rollouts.policies import StatePolicy
 from gptd_rl.temporal.returns import value_bounds
@@ -51,11 +51,10 @@ def fit_target(data: Trajectories, target: StatePolicy) -> tuple[TargetValue, Re
     part = contiguous_sample(data, N_FITTED)
     with model_selection():
         q = GPTDQ(n_restarts=0).fit(part, policy=target)
-    inputs = tuple(range(data.n_dims))
     scaled = q.relevances_ * part.states.var(axis=0)
     value = TargetValue(q, target, data)
     effects = importances(value.predict, part.states, part.segment_of)
-    return value, Relevance("ard", scaled, None, None, inputs, (), np.nan, np.nan, part.n_transitions, effects)
+    return value, Relevance("ard", scaled, effects, part.n_transitions)
 
 
 def compare_policies(data: Trajectories, target: StatePolicy, space: Space[Any], name: str) -> OffPolicy:

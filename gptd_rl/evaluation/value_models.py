@@ -1,22 +1,17 @@
-"""Learners of V for an evaluation: functions from trajectories to functions of states, and their combination.
+"""Prior means of V for an evaluation: functions from trajectories to functions of states.
 
 A learner takes some episodes and predicts others, so that each can be cross-validated (`gptd_rl.estimators.conformal`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Protocol, Self
+from typing import Protocol
 
 import numpy as np
-from numpy.typing import ArrayLike
-from scipy.optimize import nnls
 
-from gptd_rl.checks import as_states
 from gptd_rl.data.trajectories import Trajectories
-from gptd_rl.estimators.conformal import Learner, Values, cross_val_predict, folds
-from gptd_rl.estimators.gptd import GPTD
+from gptd_rl.estimators.conformal import Values, folds
 from gptd_rl.temporal.means import subtract_mean
 from gptd_rl.temporal.returns import Returns
 from gptd_rl.types import Array, IntArray
@@ -51,9 +46,6 @@ def return_bounds(data: Trajectories) -> tuple[float, float]:
     return float((y + z * worst * horizon).min()), float((y + z * best * horizon).max())
 
 
-# ------------------------------------------------------------------------------------ learners
-
-
 def monte_carlo(data: Trajectories) -> Values:
     """One number for all states: the average return."""
     returns = Returns.of(data)
@@ -62,42 +54,6 @@ def monte_carlo(data: Trajectories) -> Values:
     total = float(weight @ weight)
     constant = float(weight @ returns.y[returns.usable]) / total if total > 0 else 0.0
     return lambda states: np.full(len(states), constant)
-
-
-@dataclass(frozen=True, eq=False)
-class Conditioning:
-    """GPTD with its θ, and its inducing points if it is sparse, conditioned on the data given.
-
-    Parameters
-    ----------
-    v : GPTD
-        Fitted.
-    mean : Learner, optional
-        Prior mean, learnt from the data given.
-    """
-
-    v: GPTD
-    mean: Learner | None = None
-
-    def __call__(self, data: Trajectories) -> Values:
-        """Condition on `data`."""
-        if self.mean is None:
-            return self.v.condition(data).predict
-        mean = self.mean(data)
-        f = self.v.condition(subtract_mean(data, mean))
-        return lambda states: mean(states) + f.predict(states)
-
-
-@dataclass(frozen=True, eq=False)
-class Clipped:
-    """A learner whose values are clipped to the returns that the data allow."""
-
-    learner: Learner
-
-    def __call__(self, data: Trajectories) -> Values:
-        """Learn, and clip to `return_bounds`."""
-        values, (low, high) = self.learner(data), return_bounds(data)
-        return lambda states: np.clip(values(states), low, high)
 
 
 @dataclass(frozen=True, eq=False)
@@ -147,64 +103,3 @@ def _best_penalty(A: Array, y: Array, episodes: IntArray) -> float:
         for i, penalty in enumerate(PENALTIES):
             errors[i] += np.sum((y[out] - projected @ (right / (values + penalty * (~out).sum()))) ** 2)
     return float(PENALTIES[errors.argmin()])
-
-
-# ------------------------------------------------------------------------------------ combination
-
-
-def stacking_weights(values: Array, returns: Returns) -> Array:
-    """Weights of learners that together predict left-out returns best: none negative, their sum 1.
-
-    Stacked regressions (Breiman, 1996).
-
-    Parameters
-    ----------
-    values : ndarray of shape (n_states, k)
-        From `cross_val_predict`.
-    returns : Returns
-
-    Returns
-    -------
-    weights : ndarray of shape (k,)
-    """
-    A, y = returns.difference(values)[returns.usable], returns.y[returns.usable]
-    scale = max(np.abs(A).max(), np.abs(y).max()) or 1.0
-    # min ‖Aw − y‖² with w ≥ 0; the last row, a heavy one, makes the sum 1
-    heavy = 1e3 * np.sqrt(len(A))
-    weights, _ = nnls(np.vstack([A / scale, np.full(A.shape[1], heavy)]), np.append(y / scale, heavy))
-    return weights / weights.sum()
-
-
-class StackedValue:
-    """Estimator of V that combines learners by stacking; it cross-validates itself for `Calibrated`.
-
-    Parameters
-    ----------
-    learners : mapping of str to Learner
-    relevances : ndarray of shape (n_dims,), optional
-        Of the inputs, for distances between states.
-
-    Attributes
-    ----------
-    weights_ : ndarray of shape (n_learners,)
-    cross_val_values_ : ndarray of shape (n_states,)
-        The value of each state, predicted without its episode.
-    """
-
-    def __init__(self, learners: Mapping[str, Learner], relevances: Array | None = None) -> None:
-        self.learners, self.relevances_ = dict(learners), relevances
-
-    def fit(self, data: Trajectories) -> Self:
-        """Weigh the learners by their errors at left-out episodes, and train them on all data."""
-        learners = list(self.learners.values())
-        values = cross_val_predict(learners, data)
-        single = len(learners) == 1
-        self.weights_ = np.ones(1) if single else stacking_weights(values, Returns.of(data))
-        self.cross_val_values_ = values @ self.weights_
-        self._members = [(w, learner(data)) for w, learner in zip(self.weights_, learners, strict=True) if w > 0]
-        return self
-
-    def predict(self, states: ArrayLike) -> Array:
-        """Values at states of shape (m, n_dims), of shape (m,)."""
-        x = as_states(states, name="states")
-        return np.asarray(np.sum([weight * values(x) for weight, values in self._members], axis=0))

@@ -315,6 +315,15 @@ class InstrumentalPosterior:
         noise = self.noise + self.passes.noise(shard, self.features, solution)
         return replace(self, solution=solution, noise=noise)
 
+    def statistics_of(self, data: Trajectories) -> MomentStatistics:
+        """What the weights need of some segments."""
+        return self.passes.statistics(Shard.of(data, "stochastic"), self.features)
+
+    def mean_given(self, statistics: MomentStatistics) -> Callable[[Array], Array]:
+        """Estimate of V, a function of states, if these were the statistics of all data."""
+        weights = MomentSolution.of(statistics).weights
+        return lambda states: in_chunks(lambda x: self.features(x) @ weights, states)
+
     def mean(self, states: Array) -> Array:
         """Estimate of V, of shape (n,)."""
         return in_chunks(lambda x: self.features(x) @ self.solution.weights, states)

@@ -24,7 +24,7 @@ steps. What cannot be a sum, the scale of inputs, the features and the neighbour
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
@@ -44,6 +44,9 @@ LAG = 20
 PENALTIES = np.geomspace(1e-8, 10.0, 19)
 VALUE_PENALTY = 1e-2
 
+# The level of V is penalised by this share of that: shrunk, it would leave an error in all TD errors.
+LEVEL_PENALTY = 1e-6
+
 # A regression leaves at least this share of the degrees of freedom; where none does, there is no regression.
 SMALLEST_FREEDOM = 0.5
 
@@ -56,6 +59,10 @@ RESOLUTION = 1e-10
 # More steps than these estimate the correlations better, but count as these: what errors of fit leave, a correlation of
 # about 0.05, must not become significant because there are many.
 MOST_STEPS = 2000
+
+# TD errors below this share of the variance of V are mostly errors of fit, as in a deterministic system: no regression
+# on a few hundred features follows a V with edges more closely. They leave a larger correlation, of up to 0.15.
+FIT_RESOLUTION, MOST_STEPS_OF_FIT = 3e-4, 250
 
 # Combinations of witnesses with less than this share of the largest variance are combinations of the others.
 DEPENDENT = 1e-6
@@ -70,11 +77,12 @@ class InstrumentStatistics:
 
     gram: Array  # EᵀE of rows E = [ψ, ψ − γψ', u, r]  [2m' + k + 1, 2m' + k + 1]
     n_features: int  # m'
+    constant: int  # which of the features is 1
     n_steps: int
 
     def __add__(self, other: InstrumentStatistics) -> InstrumentStatistics:
         """Of both data."""
-        return InstrumentStatistics(self.gram + other.gram, self.n_features, self.n_steps + other.n_steps)
+        return replace(self, gram=self.gram + other.gram, n_steps=self.n_steps + other.n_steps)
 
 
 def instrument_statistics(data: Trajectories, instruments: Instruments) -> InstrumentStatistics:
@@ -87,7 +95,7 @@ def instrument_statistics(data: Trajectories, instruments: Instruments) -> Instr
         x = psi - block.discounts[:, None] * instruments.features(block.next_states)  # [c, m']
         E = np.column_stack([psi, x, instruments.witnesses(block), block.rewards])
         gram += E.T @ E
-    return InstrumentStatistics(gram, m, len(steps))
+    return InstrumentStatistics(gram, m, len(instruments.points), len(steps))
 
 
 @dataclass(frozen=True, eq=False)
@@ -99,6 +107,7 @@ class Regressions:
     error_weights: Array  # [m']
     shares: Array  # mean squares of ũ on new data, over those of u: what the state leaves unexplained  [k]
     error_share: float  # mean square of δ̃ on new data, over that of rewards and values
+    variance_share: float  # the same over the variance of V
 
     @classmethod
     def of(cls, known: InstrumentStatistics) -> Regressions:
@@ -106,20 +115,30 @@ class Regressions:
         n, m, gram = known.n_steps, known.n_features, known.gram
         G, A, X = gram[:m, :m], gram[:m, m : 2 * m], gram[m : 2 * m, m : 2 * m]
         b, c, squares = gram[:m, -1], gram[m : 2 * m, -1], np.diagonal(gram)[2 * m :].copy()
-        # w = (Σψxᵀ + ρI)⁻¹Σψr
-        w = np.linalg.solve(A + VALUE_PENALTY * np.trace(G) / m * np.eye(m), b)
+        # w = (Σψxᵀ + diag ρ)⁻¹Σψr
+        penalties = np.full(m, VALUE_PENALTY * np.trace(G) / m)
+        penalties[known.constant] *= LEVEL_PENALTY
+        w = np.asarray(np.linalg.solve(A + np.diag(penalties), b), dtype=np.float64)
         scale = float(squares[-1] + w @ G @ w)
         # δ = r − xᵀw:  Σδ² = Σr² − 2wᵀΣxr + wᵀΣxxᵀw,  Σψδ = Σψr − Σψxᵀw
         squares[-1] = max(squares[-1] - 2 * w @ c + w @ X @ w, 0.0)
         onto = np.column_stack([gram[:m, 2 * m : -1], b - A @ w])  # [m', k + 1]
         weights, left = _cross_validated_ridge(G, onto, squares, n)
         shares = left / positive(squares)
-        return cls(w, weights[:, :-1], weights[:, -1], shares[:-1], left[-1] / scale if scale else 0.0)
+        # the constant is among the features, and Σψ its column of G
+        variance = float(w @ G @ w) - float(w @ G[:, known.constant]) ** 2 / n
+        of_squares, of_variance = (left[-1] / total if total > 0.0 else 0.0 for total in (scale, variance))
+        return cls(w, weights[:, :-1], weights[:, -1], shares[:-1], of_squares, of_variance)
 
     @property
     def has_errors(self) -> bool:
         """Whether there are TD errors that are not rounding errors."""
         return self.error_share > RESOLUTION
+
+    @property
+    def most_steps(self) -> int:
+        """As how many steps they count at most."""
+        return MOST_STEPS if self.variance_share > FIT_RESOLUTION else MOST_STEPS_OF_FIT
 
     @property
     def counted(self) -> BoolArray:
@@ -254,7 +273,9 @@ class OveridentificationTest:
     n_effective: float = 0.0
 
     @classmethod
-    def of(cls, known: Restrictions, witnesses: IntArray, sample: Array) -> OveridentificationTest:
+    def of(
+        cls, known: Restrictions, witnesses: IntArray, sample: Array, most_steps: int = MOST_STEPS
+    ) -> OveridentificationTest:
         """Test the restrictions of some witnesses.
 
         Parameters
@@ -265,6 +286,8 @@ class OveridentificationTest:
             Numbers of the witnesses.
         sample : ndarray of shape (n, k)
             Products of a sample, or of all data: they tell how evenly steps carry the sums.
+        most_steps : int
+            As how many steps they count at most.
         """
         witnesses = witnesses[np.diagonal(known.S)[witnesses] > 0]
         if not len(witnesses):
@@ -273,8 +296,8 @@ class OveridentificationTest:
         e, Q = np.linalg.eigh(known.S[np.ix_(witnesses, witnesses)] / np.outer(scale, scale))
         own = e > DEPENDENT * e[-1]
         half = Q[:, own] / np.sqrt(e[own]) / scale[:, None]  # S⁻¹ = half·halfᵀ  [w, k]
-        # J = gᵀS⁻¹g, of MOST_STEPS steps if there are more
-        k, counted = half.shape[1], min(1.0, MOST_STEPS / known.n_past)
+        # J = gᵀS⁻¹g, of `most_steps` steps if there are more
+        k, counted = half.shape[1], min(1.0, most_steps / known.n_past)
         statistic = counted * float(((known.g[witnesses] @ half) ** 2).sum())
         # h_t = a_tᵀS⁻¹a_t, the share of a step;  n = Σh/Σh², as many steps if all carried alike: in all data, Σh = k
         h = ((sample[:, witnesses] @ half) ** 2).sum(axis=1)

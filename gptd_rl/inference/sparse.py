@@ -15,6 +15,7 @@ variance:
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Literal
@@ -107,6 +108,11 @@ class Solution:
         m = self.features.n_inducing
         return linalg.symmetrise_in_place(self.statistics.gram[:m, :m] + self.statistics.nullspace_gram[:m, :m])
 
+    @property
+    def residual_variance(self) -> float:
+        """Prior variance of a target that the inducing points leave out, on average."""
+        return self._residual_trace / max(self.statistics.n_rows, 1)
+
     @cached_property
     def _residual_trace(self) -> float:
         """tr(G_nn − G̃_nn), the prior variance that the inducing points leave out."""
@@ -145,6 +151,15 @@ class SparsePosterior:
         solution = Solution.of(self.solution.model, features, both)
         moments = self.noise_moments + noise_moments(shard, features, solution.weights)
         return SparsePosterior(solution, moments, self.kind, self.noise)
+
+    def statistics_of(self, data: Trajectories) -> Statistics:
+        """What the weights need of some segments."""
+        return statistics(Shard.of(data, self.noise), self.solution.features)
+
+    def mean_given(self, statistics: Statistics) -> Callable[[Array], Array]:
+        """Posterior mean, a function of states, if these were the statistics of all data."""
+        solution = Solution.of(self.solution.model, self.solution.features, statistics)
+        return lambda states: in_chunks(lambda x: solution.features(x) @ solution.weights, states)
 
     def evidence(self, model: Model) -> Evidence:
         """Bound on the evidence under `model`, which is the one conditioned on up to its noise."""

@@ -7,14 +7,10 @@ from html import escape
 
 import numpy as np
 
-from gptd_rl.report.charts import short
+from gptd_rl.report import inputs
 from gptd_rl.report.numbers import MISSING, bounds, count, number, percent
 from gptd_rl.report.records import Check, EvaluationResults, Score
 from gptd_rl.report.verdict import observed_quantity, verdict
-from gptd_rl.types import Array
-
-MAX_NAMES = 3
-IMPORTANT = 0.1  # inputs on the card, as a share of the value's variance
 
 
 def title(evaluation: EvaluationResults) -> str:
@@ -48,13 +44,6 @@ def overview(evaluation: EvaluationResults) -> list[str]:
         "</div>",
         *_warnings(evaluation.warnings),
     ]
-
-
-def linear_combination(direction: Array, names: Sequence[str], most: int = 3) -> str:
-    """A direction as the sum of its largest terms."""
-    order = [i for i in np.argsort(-np.abs(direction))[:most] if abs(direction[i]) >= 0.05]
-    terms = [f"{'−' if direction[i] < 0 else '+'} {abs(direction[i]):.2f} {names[i]}" for i in order]
-    return " ".join(terms).removeprefix("+ ").replace("− ", "−", 1 if terms and terms[0].startswith("−") else 0)
 
 
 def _comparison(scores: Sequence[Score]) -> str:
@@ -118,12 +107,10 @@ def _importance_card(evaluation: EvaluationResults) -> str:
     heading, names, found = "Observations that matter", evaluation.config.inputs, evaluation.relevance
     if evaluation.config.is_categorical:
         return _card(heading, f"all {len(names)} categories", "The observation is a category.", is_phrase=True)
-    effects = found.importances.total_effects
-    first = [f"{short(names[i], 40)} {percent(float(effects[i]))}" for i in found.order if effects[i] >= IMPORTANT]
-    more = f" and {len(first) - MAX_NAMES} more" if len(first) > MAX_NAMES else ""
-    irrelevant = f" {len(found.irrelevant)} of {count(len(names), 'input')} irrelevant." if found.irrelevant else ""
-    explained = f"Share of the value’s variance that is lost without the input.{irrelevant}"
-    return _card(heading, escape(", ".join(first[:MAX_NAMES]) + more) or MISSING, explained, is_phrase=True)
+    explained = " ".join(
+        ["Share of the value’s variance that is lost without the input.", *inputs.remarks(found, names)]
+    )
+    return _card(heading, escape(inputs.headline(found, names)) or MISSING, escape(explained), is_phrase=True)
 
 
 def _warnings(warnings: Sequence[str]) -> list[str]:

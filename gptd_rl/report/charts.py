@@ -147,20 +147,6 @@ def plot_importances(
     return _with_named_rows(ax, [names[i] for i in order])
 
 
-def plot_loadings(names: Sequence[str], directions: Array, *, ax: Axes | None = None) -> Axes:
-    """Bars of the weight of each input in the first one or two directions."""
-    ax = ax or _axes_for_bars(len(names))
-    shown = directions[:2]
-    height = 0.7 / len(shown)
-    places = np.arange(len(names))
-    for i, (direction, colour) in enumerate(zip(shown, ("model", "critic"), strict=False)):
-        shift = (i - (len(shown) - 1) / 2) * height
-        ax.barh(places + shift, direction, height=0.9 * height, color=COLOURS[colour], label=f"direction {i + 1}")
-    ax.axvline(0.0, color=COLOURS["faint"], lw=0.9)
-    ax.set(xlim=(-1.05, 1.05), xlabel="weight in the direction")
-    return _with_legend(_with_named_rows(ax, names))
-
-
 def plot_states(names: Sequence[str], mean: Array, lower: Array, upper: Array, *, ax: Axes | None = None) -> Axes:
     """Value of each named state, with its interval."""
     ax = ax or _axes_for_bars(len(names), 0.2)

@@ -24,7 +24,7 @@ def maps(evaluation: EvaluationResults) -> list[str]:
     if evaluation.config.is_categorical:
         plots = _discrete_states(evaluation)
     else:
-        axes, names = _relevant_axes(evaluation.relevance, evaluation.config.inputs)
+        axes, names = _important_axes(evaluation.relevance, evaluation.config.inputs)
         plane = Slice.of(subsample(evaluation.data.states, N_VISITED), axes)
         plots = _section(evaluation, plane, names[0]) if len(axes) == 1 else _planes(evaluation, plane, names)
     if evaluation.critic is None:
@@ -32,11 +32,8 @@ def maps(evaluation: EvaluationResults) -> list[str]:
     return [heading("maps", "maps_with_critic"), *html.columns([*plots, _who_is_closer(evaluation.disagreements)])]
 
 
-def _relevant_axes(relevance: Relevance, names: Sequence[str]) -> tuple[Array, list[str]]:
-    """The one or two most relevant directions, of shape (k, n_dims), and their names."""
-    if relevance.directions is not None and len(relevance.directions):
-        axes = relevance.directions[:2]
-        return axes, [f"direction {i + 1}" for i in range(len(axes))]
+def _important_axes(relevance: Relevance, names: Sequence[str]) -> tuple[Array, list[str]]:
+    """The one or two most important inputs as unit vectors, of shape (k, n_dims), and their names."""
     ranked = relevance.order
     return np.eye(len(names))[ranked[:2]], [charts.short(names[i], 40) for i in ranked[:2]]
 

@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from gptd_rl.data.trajectories import Trajectories
+from gptd_rl.estimators.exclusions import Cost
 from gptd_rl.estimators.importances import Importances
 from gptd_rl.estimators.markov import MarkovTest
 from gptd_rl.types import Array, IntArray
@@ -45,8 +46,10 @@ class EvaluationConfig:
     is_categorical : bool
         Whether the observation is one of finitely many states, each with an input of its own (one-hot).
     seed : int
-    learners : dict of str to float
-        The value models that V is a weighted mean of, with their weights.
+    candidates : dict of str to float
+        Root mean squared error of each candidate for V at left-out episodes; empty if there was no choice.
+    chosen : str
+        The candidate that V is.
     """
 
     agent: str
@@ -59,7 +62,8 @@ class EvaluationConfig:
     inputs: tuple[str, ...]
     is_categorical: bool
     seed: int
-    learners: dict[str, float]
+    candidates: dict[str, float]
+    chosen: str
 
 
 @dataclass(frozen=True)
@@ -107,56 +111,49 @@ class Relevance:
 
     Attributes
     ----------
-    kernel : {"isotropic", "ard", "factor"}
-        The kernel with the highest evidence; "isotropic" has one relevance for all inputs.
+    kernel : {"isotropic", "ard"}
+        "isotropic" has one relevance for all inputs.
     scaled_relevances : ndarray of shape (n_dims,)
         Relevance × variance of the input: how much the value bends within the spread of the input. It is small where
         the value is linear in it, so a small one does not mean that the input is irrelevant.
-    directions : ndarray of shape (k, n_dims) or None
-        With "factor": relevant linear combinations of the inputs, as unit vectors in units of the inputs' standard
-        deviations, in order of decreasing relevance.
-    direction_relevances : ndarray of shape (k,) or None
-        Scaled relevance of each direction.
-    kept, removed : tuple of int
-        Inputs that pruning keeps and removes.
-    evidence, pruned_evidence : float
-        Log marginal likelihood with all inputs, and without those removed (both NaN without pruning).
-    n_transitions : int
-        Number of transitions that the kernels were compared on.
     importances : Importances
         Shares of the value's variance over visited states that are lost when an input is unknown.
+    n_transitions : int
+        Number of transitions that relevances were selected on.
+    costs : tuple of Cost
+        What leaving out each input costs; empty if that was not asked.
+    irrelevant : tuple of int
+        Inputs of which less than `NEGLIGIBLE` depends, and that cost nothing when all of them are left out.
+    irrelevant_cost : Cost or None
+        What leaving out exactly these costs; None if there are none.
+    alike : tuple of tuples of int
+        Groups of inputs that carry the same information: each costs nothing, all of them together do.
+    evidence : float
+        Log evidence with all inputs of `n_compared` transitions, from which costs count; NaN without costs.
+    n_compared : int
     """
 
-    TOLERATED: ClassVar[float] = 3.0  # nats
     NEGLIGIBLE: ClassVar[float] = 0.01  # share of the value's variance
+    STRAIGHT: ClassVar[float] = 1e-3  # scaled relevance
 
-    kernel: Literal["isotropic", "ard", "factor"]
+    kernel: Literal["isotropic", "ard"]
     scaled_relevances: Array
-    directions: Array | None
-    direction_relevances: Array | None
-    kept: tuple[int, ...]
-    removed: tuple[int, ...]
-    evidence: float
-    pruned_evidence: float
-    n_transitions: int
     importances: Importances
+    n_transitions: int
+    costs: tuple[Cost, ...] = ()
+    irrelevant: tuple[int, ...] = ()
+    irrelevant_cost: Cost | None = None
+    alike: tuple[tuple[int, ...], ...] = ()
+    evidence: float = np.nan
+    n_compared: int = 0
 
     @property
-    def cost(self) -> float:
-        """Decrease of the evidence by pruning, in nats; NaN without pruning."""
-        return self.evidence - self.pruned_evidence
-
-    @property
-    def can_be_pruned(self) -> bool:
-        """Whether the evidence without the removed inputs is as high, up to `TOLERATED` nats."""
-        return self.cost < self.TOLERATED
-
-    @property
-    def irrelevant(self) -> tuple[int, ...]:
-        """Inputs that do not matter by both accounts: a negligible total effect, and no loss of evidence."""
-        if not self.can_be_pruned:
-            return ()
-        return tuple(i for i in self.removed if self.importances.upper[i] < self.NEGLIGIBLE)
+    def underrated(self) -> tuple[int, ...]:
+        """Inputs that are wanted although their relevance, or their share of the variance, is negligible."""
+        is_small = (self.scaled_relevances < self.STRAIGHT) | (self.importances.upper < self.NEGLIGIBLE)
+        return tuple(
+            i for i, cost in enumerate(self.costs) if is_small[i] and np.isfinite(cost.evidence) and not cost.is_nothing
+        )
 
     @property
     def order(self) -> IntArray:
@@ -173,6 +170,9 @@ class Score:
     name : str
         "GPTD", "A2C's critic", "Monte Carlo", …
     rmse : float
+        Root mean squared error, without the noise of the rollouts that it was measured by.
+    rmse_interval : tuple of float
+        Its 95 % interval; the sampling unit is the episode.
     bias : float
         Mean of predicted − observed.
     nlpd : float
@@ -185,6 +185,7 @@ class Score:
 
     name: str
     rmse: float
+    rmse_interval: tuple[float, float]
     bias: float
     nlpd: float
     coverage: tuple[float, ...]

@@ -11,17 +11,16 @@ from importlib.metadata import version
 import numpy as np
 from matplotlib.axes import Axes
 
-from gptd_rl.report import charts, html, texts
-from gptd_rl.report.cards import linear_combination
+from gptd_rl.report import charts, html, inputs, texts
 from gptd_rl.report.numbers import MISSING, count, number, percent
-from gptd_rl.report.records import LEVELS, Check, EvaluationResults, OffPolicy, Score
+from gptd_rl.report.records import LEVELS, Check, EvaluationResults, OffPolicy, Relevance, Score
 from gptd_rl.report.slices import subsample
 from gptd_rl.report.svg import to_svg
 from gptd_rl.report.verdict import sampling_error
+from gptd_rl.types import IntArray
 from gptd_rl.version import __version__
 
 MAX_BARS = 20
-MAX_NAMES = 8  # in a sentence
 N_VISITED = 2000
 N_STARTS = 200
 
@@ -57,49 +56,48 @@ def policy(evaluation: EvaluationResults) -> list[str]:
 
 
 def relevance(evaluation: EvaluationResults) -> list[str]:
-    """Importances of the inputs, relevant directions, and inputs that can be left out."""
+    """Importances of the inputs, and what leaving them out costs."""
     found, names = evaluation.relevance, evaluation.config.inputs
+    if evaluation.config.is_categorical:
+        sentences = [texts.KERNELS[found.kernel], "The observation is a category: every one of them counts."]
+        return [heading("relevance"), _paragraphs([*sentences, evaluation.markov.summary(names)])]
     shown = found.order[:MAX_BARS]
     irrelevant = [place for place, i in enumerate(shown) if i in found.irrelevant]
     n_hidden = len(names) - len(shown)
     rest = f" The {n_hidden} least important inputs are not shown." if n_hidden else ""
-    shown_names = [names[i] for i in shown]
-    parts = []
-    if not evaluation.config.is_categorical:
-        bars = charts.plot_importances(shown_names, found.importances.take(shown), irrelevant)
-        parts.append(figure(bars, "importances", rest=rest))
-    if found.directions is not None and len(found.directions):
-        loadings = charts.plot_loadings(shown_names, found.directions[:, shown])
-        parts.append(figure(loadings, "directions", direction=linear_combination(found.directions[0], names)))
-    sentences = [*_relevance_sentences(evaluation), evaluation.markov.summary(names)]
-    text = "".join(f"<p>{escape(sentence)}</p>" for sentence in sentences)
-    return [heading("relevance"), *html.columns([*parts, f"<div>{text}</div>"])]
+    bars = charts.plot_importances([names[i] for i in shown], found.importances.take(shown), irrelevant)
+    text = _paragraphs([*inputs.sentences(found, names), evaluation.markov.summary(names)])
+    return [
+        heading("relevance"),
+        *html.columns([figure(bars, "importances", rest=rest), text]),
+        _cost_table(found, names, shown),
+    ]
 
 
-def _relevance_sentences(evaluation: EvaluationResults) -> list[str]:
-    """The selected kernel; inputs that do not matter, and inputs that matter although the value bends little there."""
-    found, names = evaluation.relevance, evaluation.config.inputs
-    sentences = [f"{texts.KERNELS[found.kernel]} It was selected on {count(found.n_transitions, 'transition')}."]
-    if evaluation.config.is_categorical:
-        return [*sentences, "The observation is a category: every one of them counts."]
-    if found.irrelevant:
-        change = f"from {number(found.evidence, 10)} to {number(found.pruned_evidence, 10)}"
-        sentences.append(
-            f"Irrelevant: {_listed(names, found.irrelevant)}. Less than 1 % of the value’s variance depends on each of "
-            f"them, and without them the evidence (log marginal likelihood) changes {change}."
-        )
-    linear = [i for i in found.removed if i not in found.irrelevant]
-    if linear and np.isfinite(found.cost):
-        sentences.append(
-            f"Along {_listed(names, linear)} the value bends little, but it should be kept: "
-            + ("its share of the variance counts." if found.can_be_pruned else texts.LINEAR.format(number(found.cost)))
-        )
-    return sentences if len(sentences) > 1 else [*sentences, "No input is irrelevant."]
+def _paragraphs(sentences: Sequence[str]) -> str:
+    return "<div>" + "".join(f"<p>{escape(sentence)}</p>" for sentence in sentences) + "</div>"
 
 
-def _listed(names: Sequence[str], inputs: Sequence[int]) -> str:
-    more = len(inputs) - MAX_NAMES
-    return ", ".join(names[i] for i in inputs[:MAX_NAMES]) + (f" and {more} more" if more > 0 else "")
+def _cost_table(found: Relevance, names: Sequence[str], shown: IntArray) -> str:
+    """The numbers that sentences and bars come from."""
+    rows = [
+        [
+            charts.short(names[i], 40),
+            percent(float(found.importances.total_effects[i])),
+            f"{percent(float(found.importances.lower[i]))} to {percent(float(found.importances.upper[i]))}",
+            number(float(found.scaled_relevances[i]), digits=2),
+            *(inputs.cost_cells(found.costs[i]) if found.costs else ()),
+        ]
+        for i in shown
+    ]
+    costs = ["evidence without it", "left-out error without it"] if found.costs else []
+    return html.table(
+        ["", "variance lost", "95 % interval", "relevance", *costs],
+        rows,
+        caption=texts.COSTS if found.costs else texts.EFFECTS,
+        kind="numbers named",
+        named_rows=True,
+    )
 
 
 def calibration(check: Check) -> list[str]:
@@ -157,15 +155,15 @@ def off_policy(found: OffPolicy, agent: str) -> list[str]:
 
 def method(evaluation: EvaluationResults, command: str) -> list[str]:
     """How the evaluation works, a glossary, durations and versions."""
-    weights = evaluation.config.learners.items()
-    learners = ", ".join(f"{percent(weight)} {escape(name)}" for name, weight in weights if weight)
+    config = evaluation.config
+    candidates = ", ".join(f"{escape(name)} {number(error, error)}" for name, error in config.candidates.items())
     glossary = "".join(f"<dt>{escape(term)}</dt><dd>{escape(text)}</dd>" for term, text in texts.GLOSSARY.items())
     timing = evaluation.timing
     stages = (("collecting", timing.collect), ("fitting", timing.fit), ("checking", timing.check))
     durations = " · ".join(f"{name} {number(seconds, 1.0)} s" for name, seconds in stages)
     return [
         heading("method"),
-        texts.METHOD.format(learners=learners),
+        texts.METHOD.format(chosen=escape(config.chosen), candidates=candidates or "none"),
         f"<p>Made by <code>{escape(command)}</code>.</p>" if command else "",
         f"<dl>{glossary}</dl>",
         f'<p class="faint">{escape(durations)}<br>{escape(_versions())}</p>',

@@ -104,6 +104,8 @@ def _facts(evaluation: EvaluationResults) -> Iterator[tuple[str, str]]:
     yield "Markov property", f"{found}; p = {markov.pvalue:.2g}"
     if relevance.irrelevant:
         yield "irrelevant", ", ".join(evaluation.config.inputs[i] for i in relevance.irrelevant)
+    for group in relevance.alike:
+        yield "the same information", ", ".join(evaluation.config.inputs[i] for i in group)
 
 
 def _mean_return(start: StartReturn) -> str:

@@ -17,7 +17,6 @@ ALTERNATIVES = {
     "values": "Histogram of the values of visited states",
     "predictions": "Predicted against observed values",
     "importances": "Bars of the importance of each input",
-    "directions": "Bars of the weight of each input in the relevant directions",
     "reliability": "Reliability diagram: coverage of the intervals at each level",
     "states": "Value of each visited state with its interval",
     "section": "Value along one input with its interval as a band",
@@ -35,8 +34,6 @@ CAPTIONS = {
     "others are known, with 95 % intervals. Shares add up to more than 100 % where inputs act together, and an input "
     "that others tell is not missed. Grey inputs are irrelevant. An input that must matter but does not points to a "
     "problem.{rest}",
-    "directions": "Linear combinations of inputs explain the rewards better than single inputs. Bars are the weights "
-    "of the inputs, in units of their standard deviations. The value changes most along direction 1: {direction}.",
     "reliability": "Coverage against the level of the intervals: 80 % intervals should contain 80 % of the values. The "
     "band is the sampling error with {n} episodes around the diagonal. Below it intervals are too narrow, above it "
     "too wide.",
@@ -55,12 +52,15 @@ CLIPPED_CRITIC = " Crosses at the edge are values of the critic outside the axis
 OTHER_INPUTS = " The other inputs are as in visited states nearby."
 
 KERNELS = {
-    "isotropic": "The kernel with the highest evidence has one relevance for all inputs.",
-    "ard": "The kernel with the highest evidence has a relevance for each input (ARD).",
-    "factor": "The kernel with the highest evidence has relevances for combinations of inputs (factor analysis).",
+    "isotropic": "The kernel has one relevance for all inputs.",
+    "ard": "The kernel has a relevance for each input (ARD): how much the value bends within the spread of the input. "
+    "It is small where the value is linear.",
 }
-
-LINEAR = "without it the evidence decreases by {} nats."
+EFFECTS = "Share of the value’s variance that is lost without each input, and relevance × variance of the input."
+COSTS = (
+    "What each input is worth. “Without it”: change of the log evidence in nats, and of the squared error at left-out "
+    "episodes, in % of the variance of their returns ± two standard errors."
+)
 
 # By the number of rollouts from each state; other numbers are repeated rollouts.
 GROUND_TRUTH = {
@@ -71,7 +71,7 @@ GROUND_TRUTH = {
 }
 REPEATED_ROLLOUTS = (
     "From each of {n} states {n_rollouts} rollouts were made; their mean return is compared with the intervals. The "
-    "returns are random, so the same number of states of other fresh episodes was used to calibrate the intervals."
+    "returns are random; the noise that is left in these means is taken out of errors and coverage."
 )
 HELD_OUT = "All states are from {episodes} that were not used for fitting. {ground_truth}"
 SCORES = (
@@ -87,10 +87,11 @@ OFF_POLICY = (
 
 METHOD = (
     "<p>Transitions of the policy were collected, and a Gaussian process was fitted to their rewards (Gaussian process "
-    "temporal differences, GPTD). Its relevances maximise the evidence. If the agent has a critic, it is used as a "
-    "prior mean, as far as that improves the prediction of left-out episodes: V is {learners}. The intervals are "
-    "calibrated by the errors at left-out episodes near each state; those of the critic and of Monte Carlo by their "
-    "own errors, with the same width everywhere. All were then compared with fresh episodes. All numbers are in "
+    "temporal differences, GPTD). Its relevances maximise the evidence. If the agent has a critic, it serves as a "
+    "prior mean where that improves the prediction of left-out episodes. V is the simplest candidate that predicts "
+    "them as well as the best: {chosen}. Root mean squared errors at left-out episodes: {candidates}. The intervals "
+    "are calibrated by the errors at states of fresh episodes; the coverage is that of half of these states by "
+    "intervals that the other half calibrated, both ways. All numbers are in "
     '<a href="evaluation.json">evaluation.json</a>.</p>'
 )
 

@@ -87,7 +87,7 @@ def values_at(mean: Mean, data: Trajectories, n_terminal: int = 1) -> Array:
     values : ndarray of shape (n_states,)
     """
     values = evaluate_mean(mean, data.states)
-    values[_terminal_rows(data, n_terminal)] = 0.0
+    values[terminal_rows(data, n_terminal)] = 0.0
     return values
 
 
@@ -107,9 +107,14 @@ def subtract_mean(data: Trajectories, mean: Mean, n_terminal: int = 1) -> Trajec
     """
     if data.policy_actions is not None:
         return replace_rewards(data, _rewards_of_pairs(data, mean))
+    return subtract_values(data, values_at(mean, data, n_terminal))
+
+
+def subtract_values(data: Trajectories, values: Array) -> Trajectories:
+    """Trajectories whose value function is V less the given values of their states, of shape (n_states,)."""
     H = TemporalDifference.of(data)
     # r − H m
-    return replace_rewards(data, np.where(H.has_row, data.rewards - H.apply(values_at(mean, data, n_terminal)), 0.0))
+    return replace_rewards(data, np.where(H.has_row, data.rewards - H.apply(values), 0.0))
 
 
 def replace_rewards(data: Trajectories, rewards: Array) -> Trajectories:
@@ -132,7 +137,7 @@ def _rewards_of_pairs(data: Trajectories, mean: Mean) -> Array:
     return rewards
 
 
-def _terminal_rows(data: Trajectories, n_terminal: int) -> IntArray:
+def terminal_rows(data: Trajectories, n_terminal: int = 1) -> IntArray:
     """Rows of terminal states.
 
     A segment of one state, or one with a reward at its last state, ends in a regression target V(x) = y instead.

@@ -187,7 +187,10 @@ def test_gptdq_prunes_a_kernel_that_reads_actions_itself():
     states = np.column_stack([data.states, np.random.default_rng(0).normal(size=len(data))])
     wide = Trajectories(states, data.rewards, data.discounts, data.lengths, data.terminated, data.actions)
     kernel = Matern52(ARD(np.ones(3))) + Constant() + Matern52(ARD(np.ones(3))) * ActionDelta(2)
-    pruned = GPTDQ(kernel, **QUICK).fit(wide).prune(threshold=0.1)
+    q = GPTDQ(kernel, objective="thinned", thinning=3, n_restarts=0).fit(wide)
+    strength = q.relevances_ * states.var(axis=0)
+    assert strength.argmin() == 2
+    pruned = q.prune(threshold=1.01 * strength[2])
     assert_array_equal(pruned.pruning_.removed, [2])
     assert pruned.kernel_.n_dims == 2
     assert_array_equal(pruned.q_values([[0.1, 0.2, 5.0]]), pruned.q_values([[0.1, 0.2, -5.0]]))

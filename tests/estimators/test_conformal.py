@@ -164,7 +164,7 @@ def some_intervals(n_episodes: int = 10) -> Calibrated:
     ratios = np.sort(np.random.default_rng(0).exponential(size=100))
     v = Calibrated(Given(lambda x: x[:, 0], None))
     v.estimator_, v.scale_ = v.estimator, lambda x: 1.0 + x[:, 0] ** 2
-    v.errors_ = (ErrorQuantiles(ratios, n_episodes),)
+    v.errors_, v.sizes_ = ErrorQuantiles(ratios, n_episodes), None
     return v
 
 
@@ -187,7 +187,7 @@ def test_quantile_leaves_room_for_one_more_episode(level, n_episodes):
     v = some_intervals(n_episodes)
     share = min(level * (n_episodes + 1) / n_episodes, 1.0)
     q = v.quantile(level)
-    ratios = v.errors_[0].ratios
+    ratios = v.errors_.ratios
     assert q in ratios
     assert (ratios <= q).mean() >= share
     below = ratios[ratios < q]  # none smaller would do, but for NumPy's counting of n − 1 gaps
@@ -216,8 +216,8 @@ def test_calibrated_errors_of_truncated_episodes():
         np.array([True, False]),
     )
     v = calibrated(lambda x: np.full(len(x), 7.0), np.array([4.0, 0.0, 1.0, 2.0]), data, None)
-    assert_allclose(v.errors_[0].ratios, np.sort(np.abs([5.0 - 4.0, 3.0 - (1.0 - 0.5 * 2.0)])))
-    assert v.errors_[0].n_groups == 2
+    assert_allclose(v.errors_.ratios, np.sort(np.abs([5.0 - 4.0, 3.0 - (1.0 - 0.5 * 2.0)])))
+    assert v.errors_.n_groups == 2
     assert_allclose(v.predict([[9.0]]), [7.0])  # not the left-out ones
     assert_allclose(v.confidence_interval([[9.0]], 0.9), [[4.0], [10.0]])
 
@@ -228,9 +228,7 @@ def test_calibrated_ratios_by_loops():
     weights = np.array([1.0, 0.3])
     v = calibrated(lambda x: np.zeros(len(x)), np.zeros(120), data, weights)
     x, errors, episodes = data.states[::2], data.rewards[::2], np.arange(60)
-    assert_allclose(
-        v.errors_[0].ratios, np.sort(np.abs(errors) / naive_scale(x, errors, episodes, weights, x, episodes))
-    )
+    assert_allclose(v.errors_.ratios, np.sort(np.abs(errors) / naive_scale(x, errors, episodes, weights, x, episodes)))
     new = rng.normal(size=(5, 2))
     assert_allclose(v.scale_(new), naive_scale(x, errors, episodes, weights, new))
 
@@ -239,25 +237,48 @@ def test_calibrated_keeps_a_limited_number_of_errors(monkeypatch):
     monkeypatch.setattr(conformal, "MAX_ERRORS", 30)
     data = one_step(np.arange(100.0)[:, None], np.arange(100.0))
     v = calibrated(lambda x: np.zeros(len(x)), np.zeros(200), data, None)
-    (errors,) = v.errors_
+    errors = v.errors_
     assert len(set(errors.ratios.tolist())) == 30 == errors.n_groups
     assert set(errors.ratios.tolist()) <= set(np.arange(100.0))
 
 
-def test_recalibrate_makes_intervals_narrower():
-    v = some_intervals(1000)
+def test_recalibrated_intervals_have_the_size_of_the_errors():
+    v, rng = some_intervals(1000), np.random.default_rng(0)
+    x = np.linspace(-1, 1, 200)[:, None]
+    scale = 1.0 + x[:, 0] ** 2
+    truth = v.predict(x) + 0.1 * scale * rng.standard_normal(200)
+    for noise in (0.0, 0.1, 0.3):
+        known = v.recalibrate(x, truth + noise * rng.standard_normal(200), np.full(200, noise))
+        assert known.sizes_ is not None and v.sizes_ is None
+        for level, q in ((0.5, 0.674), (0.95, 1.96)):
+            assert known.quantile(level) * known.scale_(x) == pytest.approx(0.1 * q * scale, rel=0.35)
+        assert_allclose(known.predict(x), v.predict(x))
+        lower, upper = known.confidence_interval(x, 0.95)
+        assert 0.9 <= np.mean((lower <= truth) & (truth <= upper)) <= 1.0
+
+
+def test_recalibrate_takes_the_scale_that_describes_the_errors():
+    x = np.linspace(-1, 1, 100)[:, None]
+    rng = np.random.default_rng(0)
+    for own, expected in ((lambda x: np.exp(3.0 * x[:, 0]), "own"), (lambda x: np.exp(-3.0 * x[:, 0]), "constant")):
+        v = some_intervals()
+        v.scale_ = lambda x: np.exp(-6.0 * x[:, 0])
+        v.estimator_.error_scale_ = own
+        errors = rng.standard_normal(100) * (np.exp(3.0 * x[:, 0]) if expected == "own" else 1.0)
+        scale = v.recalibrate(x, v.predict(x) + errors).scale_
+        assert_allclose(scale(x), own(x) if expected == "own" else np.ones(100))
+
+
+def test_recalibrated_intervals_have_a_width_where_noise_hides_the_errors():
+    v = some_intervals()
     x = np.linspace(-1, 1, 40)[:, None]
-    exact = v.recalibrate(x, v.predict(x) + 0.1 * (1.0 + x[:, 0] ** 2), np.zeros(40))  # always a tenth of the scale off
-    assert exact.quantile(0.95) == pytest.approx(0.1) and v.quantile(0.95) > 1
-    assert exact.quantile(0.01) == v.quantile(0.01) < 0.1  # never wider
-    assert_allclose(exact.predict(x), v.predict(x))
-    lower, upper = exact.confidence_interval(x)
-    assert_allclose(upper - lower, 0.2 * (1.0 + x[:, 0] ** 2))
-    # Errors within the standard errors do not count.
-    noise = v.recalibrate(x, v.predict(x) + 1.0, np.ones(40))
-    assert noise.quantile(0.95) == 0.0
-    part = v.recalibrate(x, v.predict(x) + 5.0, np.full(40, 3.0))  # 4² = 5² − 3²
-    assert_allclose(part.errors_[1].ratios, np.sort(4.0 / (1.0 + x[:, 0] ** 2)))
+    noisy = v.recalibrate(x, v.predict(x) + np.random.default_rng(0).standard_normal(40), np.ones(40), np.arange(40))
+    for level in (0.05, 0.5, 0.95):
+        lower, upper = noisy.confidence_interval(x, level)
+        assert (upper > lower).all()
+    few = v.recalibrate(x, v.predict(x) + 1.0, np.zeros(40), np.zeros(40))  # all of one episode
+    many = v.recalibrate(x, v.predict(x) + 1.0, np.zeros(40), np.arange(40))
+    assert few.quantile(0.95) > 1.5 * many.quantile(0.95)
 
 
 # Coverage with a known distribution: V = x, returns x + (0.1 + |x|)·noise, episodes of one step

@@ -2,6 +2,7 @@
 
 from concurrent.futures import ProcessPoolExecutor
 from itertools import pairwise
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -210,3 +211,27 @@ def test_summary_says_when_data_are_too_few():
 
 def test_markov_test_is_public():
     assert gptd_rl.markov_test is markov_test
+
+
+# -------------------------------------------------------------------------------------- errors of fit
+
+
+def test_the_same_value_everywhere_is_nothing_to_explain():
+    data = gptd_rl.collect(
+        "CartPole-v1", lambda o: int(o[2] + 0.5 * o[3] > 0), n_transitions=1500, gamma=0.99, seed=1111
+    )
+    assert not data.terminated.any()  # every reward is 1
+    assert markov_test(data).pvalue == 1.0
+
+
+def test_errors_of_fit_in_a_deterministic_system_do_not_reject_and_hidden_velocities_do():
+    pytest.importorskip("stable_baselines3")
+    from gptd_rl.sb3 import load_agent
+
+    archive = Path(__file__).resolve().parents[2] / "benchmarks" / "results" / "evaluate" / "a2c-CartPole-v1.zip"
+    agent = load_agent(archive)
+    sets = [
+        gptd_rl.collect("CartPole-v1", agent, n_transitions=1500, gamma=0.99, seed=100 * s) for s in range(1000, 1004)
+    ]
+    assert min(markov_test(data).pvalue for data in sets) > 0.05
+    assert max(markov_test(data.take_inputs([0, 2])).pvalue for data in sets) < 0.05

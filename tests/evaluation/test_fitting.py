@@ -1,57 +1,66 @@
-"""What an evaluation fits: calibration, samples for model selection, and directions."""
+"""What an evaluation fits: the choice of a candidate, its calibration, and the starts."""
 
 from __future__ import annotations
 
-from types import SimpleNamespace
-
 import numpy as np
+import pytest
 from numpy.testing import assert_allclose, assert_array_equal
 
-from gptd_rl import Trajectories
-from gptd_rl.estimators.conformal import calibrate, cross_val_predict
+from gptd_rl.estimators.conformal import calibrate
 from gptd_rl.evaluation import fitting
+from gptd_rl.evaluation.fitting import Starts
 from gptd_rl.temporal.returns import Returns
-from tests.mdps import Spiral, Walk
+from tests.mdps import Walk
 
 
-def test_fit_calibrates_on_left_out_episodes():
+@pytest.fixture(scope="module")
+def walk():
     data = Walk().sample(150, np.random.default_rng(0))
-    found = fitting.fit(data, None, is_categorical=False, analyse_inputs=True, tick=lambda done, total: None)
+    return data, fitting.fit(data, None, is_categorical=False, analyse_inputs=True, tick=lambda done, total: None)
+
+
+def test_fit_calibrates_on_left_out_episodes(walk):
+    data, found = walk
     returns = Returns.of(data)
     for value, is_local in ((found.value, True), (found.monte_carlo, False)):
-        left_out = cross_val_predict(list(value.estimator_.learners.values()), data) @ value.estimator_.weights_
+        left_out = value.estimator_.candidate.left_out
         assert_array_equal(value.cross_val_values_, left_out)
-        errors = (returns.y - returns.difference(left_out))[returns.usable]
         relevances = value.estimator_.relevances_
         assert (relevances is not None) == is_local
         weights = None if relevances is None else np.sqrt(relevances + 1e-9 * relevances.max())
         _, expected = calibrate(left_out, data, weights)
-        assert_array_equal(value.errors_[0].ratios, expected.ratios)
-        assert is_local or sorted(np.abs(errors)) == value.errors_[0].ratios.tolist()
-    assert dict(zip(found.value.estimator_.learners, found.value.estimator_.weights_, strict=True)) == found.learners
+        assert_array_equal(value.errors_.ratios, expected.ratios)
+        errors = (returns.y - returns.difference(left_out))[returns.usable]
+        assert is_local or sorted(np.abs(errors)) == value.errors_.ratios.tolist()
+
+
+def test_fit_tells_the_errors_of_its_candidates(walk):
+    data, found = walk
+    assert found.chosen in found.candidates and set(found.candidates) >= {"Monte Carlo", "GPTD"}
+    returns = Returns.of(data)
+    errors = (returns.y - returns.difference(found.value.cross_val_values_))[returns.usable]
+    assert found.candidates[found.chosen] == pytest.approx(np.sqrt(np.mean(errors**2)))
+
+
+def test_fit_with_a_good_critic_uses_it():
+    class Critic:
+        def __call__(self, states):
+            return Walk().value(states) + 0.5
+
+        def features(self, states):
+            return np.column_stack([Walk().value(states), states])
+
+    data = Walk().sample(150, np.random.default_rng(0))
+    found = fitting.fit(data, Critic(), is_categorical=False, analyse_inputs=False, tick=lambda done, total: None)
+    assert {"critic, refitted", "GPTD around the critic, refitted"} <= set(found.candidates)
+    assert found.critic is not None
+    assert found.candidates["critic, refitted"] < found.candidates["Monte Carlo"]
+
+
+def test_starts_are_returns_completed_by_v(walk):
+    data, found = walk
+    returns = Returns.of(data)
     rest = returns.z * found.value.cross_val_values_[returns.end]
-    assert_allclose(found.start_values, (returns.y + rest)[data.starts])
-
-
-def test_contiguous_sample_has_whole_episodes():
-    data = Walk().sample(2000, np.random.default_rng(0))
-    part = fitting.contiguous_sample(data, 900)
-    assert 900 <= len(part) < 900 + data.lengths.max()
-    starts = {tuple(data.states[s : s + n, 0]) for s, n in zip(data.starts, data.lengths, strict=True)}
-    assert all(tuple(part.states[s : s + n, 0]) in starts for s, n in zip(part.starts, part.lengths, strict=True))
-    assert fitting.contiguous_sample(data, len(data)) is data
-    long = Spiral(time_limit=500).sample(2000, np.random.default_rng(0))
-    pieces = fitting.contiguous_sample(long, 400)
-    assert pieces.lengths.max() <= 51 and 400 <= len(pieces) <= 451
-
-
-def test_directions_of_pieces_shorter_than_the_thinning(monkeypatch):
-    monkeypatch.setattr(fitting, "MAX_COMPARED_INPUTS", 12)
-    monkeypatch.setattr(fitting, "N_COMPARED", 60)
-    rng = np.random.default_rng(0)
-    episodes = [
-        dict(observations=rng.normal(size=(41, 2)), rewards=rng.normal(size=40), terminated=False) for _ in range(6)
-    ]
-    part = Trajectories.from_episodes(episodes, gamma=0.9)
-    directions, relevances = fitting._directions(SimpleNamespace(thinning_=100), part, np.ones(2))  # type: ignore[arg-type]
-    assert (directions is None) == (relevances is None)
+    assert_allclose(found.starts.returns, (returns.y + rest)[data.starts])
+    assert_array_equal(found.starts.values, found.value.cross_val_values_[data.starts])
+    assert isinstance(found.starts, Starts)

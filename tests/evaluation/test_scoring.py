@@ -6,8 +6,20 @@ import numpy as np
 import pytest
 from numpy.testing import assert_allclose, assert_array_equal
 
+from gptd_rl import Trajectories
+from gptd_rl.estimators.conformal import Calibrated
+from gptd_rl.evaluation.candidates import Candidate, Chosen
 from gptd_rl.evaluation.ground_truth import GroundTruth
-from gptd_rl.evaluation.scoring import SHARES, check, disagreements, score
+from gptd_rl.evaluation.scoring import (
+    SHARES,
+    Coverage,
+    CrossFitted,
+    check,
+    disagreements,
+    recalibrated,
+    root_mean_squared_error,
+    score,
+)
 from gptd_rl.report.records import LEVELS
 
 
@@ -25,9 +37,17 @@ class Fixed:
         return self.predict(states) - half, self.predict(states) + half
 
 
+def known(values, errors=None, episodes=None) -> GroundTruth:
+    """Truth at states 0, 1, …, one for each episode."""
+    n = len(values)
+    noise = np.zeros(n) if errors is None else np.asarray(errors)
+    of = np.arange(n) if episodes is None else np.asarray(episodes)
+    return GroundTruth(np.ones(1), np.arange(float(n))[:, None], np.asarray(values), noise, of, 4)
+
+
 def test_score_by_hand():
-    truth = np.array([1.0, 0.0, -1.0, 5.0])
-    found = score("ours", Fixed(), np.zeros((4, 1)), truth, np.zeros(4))
+    truth = known(np.array([1.0, 0.0, -1.0, 5.0]))
+    found = score("ours", Fixed(), truth, Coverage(Fixed(), truth))
     assert (found.name, found.half_width) == ("ours", 2.0)
     assert found.rmse == pytest.approx(np.sqrt((0 + 1 + 4 + 16) / 4)) and found.bias == pytest.approx(-0.25)
     assert found.coverage == (0.5, 0.5, 0.75)  # within 1.05, 1.68 and 2
@@ -36,11 +56,51 @@ def test_score_by_hand():
     assert found.nlpd == pytest.approx(expected, rel=1e-6)
 
 
-def test_score_widens_intervals_by_standard_errors():
-    # 4 from the middle: held by √(2² + (1.96·error)²) from an error of √12 / 1.96 on.
-    truth, states = np.full(2, 5.0), np.zeros((2, 1))
-    for error, held in ((1.7, 0.0), (1.8, 1.0)):
-        assert score("ours", Fixed(), states, truth, np.full(2, error)).coverage[2] == held
+def test_rmse_is_without_the_noise_of_the_rollouts():
+    rng = np.random.default_rng(0)
+    episodes = np.repeat(np.arange(100), 4)
+    differences = 2.0 * rng.standard_normal(400) + 3.0 * rng.standard_normal(400)
+    rmse, (low, high) = root_mean_squared_error(differences, np.full(400, 3.0), episodes)
+    assert low < 2.0 < high and rmse == pytest.approx(2.0, abs=0.4)
+    assert root_mean_squared_error(np.ones(4), np.full(4, 2.0), np.arange(4)) == (0.0, (0.0, 0.0))
+    assert root_mean_squared_error(np.ones(4), np.zeros(4), np.zeros(4, dtype=int))[1] == (0.0, np.inf)  # one episode
+
+
+def test_interval_of_rmse_holds_it():
+    rng, held = np.random.default_rng(1), 0
+    for _ in range(200):
+        of_episode = np.repeat(rng.standard_normal(40), 4)  # states of one episode are alike
+        low, high = root_mean_squared_error(of_episode + rng.standard_normal(160), np.zeros(160), np.arange(160) // 4)[
+            1
+        ]
+        held += low <= np.sqrt(2.0) <= high
+    assert 0.88 <= held / 200 <= 0.99
+
+
+@pytest.mark.parametrize("noise", [0.5, 1.0, 2.0])
+@pytest.mark.parametrize(("size", "share"), [(1.0, 0.95), (3.0, 0.487)])  # P(|z| < 1.96 / size)
+def test_coverage_is_that_of_the_value_and_not_of_its_noisy_estimate(noise, size, share):
+    rng = np.random.default_rng(0)
+    n, std = 400, 2.0 / 1.96  # of errors that intervals of ±2 hold in 95 of 100 cases
+    found = []
+    for _ in range(8):
+        errors = size * std * rng.standard_normal(n) + noise * rng.standard_normal(n)
+        found.append(Coverage(Fixed(), known(1.0 + errors, np.full(n, noise)))(0.95))
+    assert np.mean(found) == pytest.approx(share, abs=0.03)
+
+
+def test_no_state_of_a_check_has_a_part_in_its_own_interval():
+    v = Calibrated(Chosen(Candidate("ours", lambda x: np.zeros(len(x)), np.zeros(4))))
+    data = Trajectories(np.arange(4.0)[:, None], np.array([1.0, 0, 2, 0]), [0.9, 0, 0.9, 0], [2, 2], [True, True])
+    v.fit(data)
+    truth = known(np.array([1.0, 10.0] * 20))  # every second episode is of the second half
+    crossed = CrossFitted(v, truth)
+    lower, upper = crossed.confidence_interval(truth.states, 0.95)
+    first, second = truth.halves()
+    for rows, other in ((~truth.in_second_half, second), (truth.in_second_half, first)):
+        expected = recalibrated(v, other).confidence_interval(truth.states[rows], 0.95)
+        assert_allclose([lower[rows], upper[rows]], expected)
+    assert (upper - lower)[0] > 5.0 * (upper - lower)[1]
 
 
 def test_ground_truth_halves():

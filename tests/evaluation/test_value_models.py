@@ -1,29 +1,18 @@
-"""Learners of V for an evaluation, on problems with known answers, and their combination by stacking."""
+"""Prior means of V for an evaluation, on problems with known answers."""
 
 from __future__ import annotations
 
-import warnings
 from typing import Any
 
 import numpy as np
 import pytest
-from numpy.testing import assert_allclose, assert_array_equal
+from numpy.testing import assert_allclose
 
-from gptd_rl import GPTD, Trajectories
+from gptd_rl import Trajectories
 from gptd_rl.estimators.conformal import folds
 from gptd_rl.evaluation import value_models as learners
-from gptd_rl.evaluation.value_models import (
-    Clipped,
-    Conditioning,
-    RefittedCritic,
-    StackedValue,
-    monte_carlo,
-    return_bounds,
-    stacking_weights,
-)
-from gptd_rl.temporal.means import subtract_mean
+from gptd_rl.evaluation.value_models import RefittedCritic, monte_carlo, return_bounds
 from gptd_rl.temporal.returns import Returns
-from tests.helpers import MIXES, Reference, sample
 from tests.mdps import Gridworld, Spiral, Walk
 
 
@@ -76,20 +65,6 @@ def test_return_bounds_hold_true_values(task):
     low, high = return_bounds(data)
     truth = task.value(data.states[Returns.of(data).usable])
     assert low - 1e-9 <= truth.min() and truth.max() <= high + 1e-9
-
-
-def test_clipped():
-    data = Trajectories.from_episodes([episode([1.0, 2.0], True)], 0.5)
-    asked: list[Trajectories] = []
-
-    def learn(given: Trajectories) -> Any:
-        asked.append(given)
-        return lambda states: states[:, 0]
-
-    assert_array_equal(Clipped(learn)(data)(np.array([[-9.0], [2.0], [9.0]])), [2.0, 2.0, 2.0])
-    wide = Trajectories.from_episodes([episode([5.0], True), episode([-5.0], True)], 0.5)
-    assert_array_equal(Clipped(learn)(wide)(np.array([[-9.0], [2.0], [9.0]])), [-5.0, 2.0, 5.0])
-    assert asked == [data, wide]
 
 
 class MadeUp:
@@ -230,135 +205,3 @@ def test_best_penalty_predicts_left_out_episodes():
 def test_ridge_by_hand():
     # (AᵀA + n·p) w = Aᵀy
     assert_allclose(learners._ridge(np.array([[1.0], [2.0]]), np.array([1.0, 1.0]), 0.5), [3.0 / 6.0])
-
-
-# Conditioning with θ fixed
-
-
-def fitted(data: Trajectories, **options: Any) -> GPTD:
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        return GPTD("ard", n_restarts=0, **options).fit(data)
-
-
-def grid(n: int, seed: int = 0) -> Trajectories:
-    return Gridworld(gamma=0.9).sample(n, np.random.default_rng(seed))
-
-
-@pytest.mark.parametrize("mix", ["terminated", "truncated", "mixed"])
-def test_conditioning_on_other_data_is_the_papers_posterior(mix):
-    data, other = sample(MIXES[mix], seed=0, gamma=0.9), sample(MIXES[mix], seed=5, gamma=0.9)
-    v = fitted(data, objective="thinned", thinning=1)
-    # Not the model selected, which may be one of noise alone.
-    v.model_ = v.model_.with_noise(0.1 * float(v.model_.kernel.diagonal(data.states)[0]))
-    new = np.random.default_rng(2).normal(size=(10, 3))
-    learner = Conditioning(v.condition(data + other, inducing_points=100))
-    assert_allclose(learner(other)(new), Reference.of(v.model_, other, "stochastic").mean(new), rtol=1e-5, atol=1e-7)
-
-    def mean(states: Any) -> Any:
-        return 3.0 + states[:, 0] * 2.0
-
-    asked: list[Trajectories] = []
-
-    def learn(given: Trajectories) -> Any:
-        asked.append(given)
-        return mean
-
-    with_mean = Conditioning(learner.v, learn)
-    expected = mean(new) + Reference.of(v.model_, subtract_mean(other, mean), "stochastic").mean(new)
-    assert_allclose(with_mean(other)(new), expected, rtol=1e-5, atol=1e-6)
-    assert asked == [other]  # the mean is learnt from the data given
-
-
-def test_conditioning_with_much_data_depends_little_on_the_mean():
-    data = grid(120)
-    v = fitted(data, objective="thinned", thinning=1).condition(data, inducing_points=200)
-    with_mean = Conditioning(v, lambda _: lambda states: 0.5 * states[:, 0] - 4.0)
-    inner = data.states[~np.isin(np.arange(len(data)), data.last)]
-    truth = Gridworld(gamma=0.9).value(inner)
-    assert_allclose(Conditioning(v)(data)(inner), truth, atol=1e-2)
-    assert_allclose(with_mean(data)(inner), truth, atol=1e-2)
-
-
-# Stacking
-
-
-def numbered(lengths: list[int], terminated: list[bool], gamma: float = 0.9) -> Trajectories:
-    """Every state is its own number, from 1."""
-    n = sum(lengths)
-    last = np.cumsum(lengths) - 1
-    discounts, rewards = np.full(n, gamma), np.random.default_rng(0).normal(size=n)
-    discounts[last] = rewards[last] = 0.0
-    return Trajectories(np.arange(1.0, n + 1)[:, None], rewards, discounts, np.array(lengths), np.array(terminated))
-
-
-def one_step(x: Any, returns: Any) -> Trajectories:
-    """Episodes of one step each, from states `x` of shape (n, D), which bring `returns`."""
-    n = len(x)
-    states = np.repeat(np.asarray(x, dtype=np.float64), 2, axis=0)
-    rewards = np.column_stack([returns, np.zeros(n)]).ravel()
-    return Trajectories(states, rewards, np.tile([0.9, 0.0], n), np.full(n, 2), np.ones(n, dtype=bool))
-
-
-def stacked(columns: Any, data: Trajectories) -> Any:
-    return stacking_weights(np.column_stack(columns), Returns.of(data))
-
-
-def test_stacking_weights():
-    rng = np.random.default_rng(0)
-    data = numbered([6] * 10, [True, False] * 5)
-    truth = Returns.of(data).y  # as if nothing came after the cut
-    truth = np.where(np.isin(np.arange(len(data)), data.last), 0.0, truth)
-    other, third = rng.normal(size=len(data)), rng.normal(size=len(data))
-    assert_allclose(stacked([other, truth, third], data), [0, 1, 0], atol=1e-6)
-    assert_array_equal(stacked([truth], data), [1.0])
-    mixed = stacked([2.0 * truth + other, -other], data)  # half and half
-    assert_allclose(mixed, [0.5, 0.5], atol=1e-5)
-    a, b = truth + other, truth - 3.0 * other
-    assert_allclose(stacked([a, b], data), [0.75, 0.25], atol=1e-5)
-    some = stacked([other, third, -truth], data)
-    assert (some >= 0).all() and some.sum() == pytest.approx(1.0, abs=1e-12)
-
-
-@pytest.mark.parametrize("unit", [1e-6, 1.0, 1e6])
-def test_stacking_weights_do_not_depend_on_the_unit(unit):
-    rng = np.random.default_rng(0)
-    x = rng.normal(size=(50, 1))
-    a, b = rng.normal(size=(2, 50))
-    guesses = np.repeat(unit * np.column_stack([a, b]), 2, axis=0)
-    found = stacking_weights(guesses, Returns.of(one_step(x, unit * (0.3 * a + 0.7 * b))))
-    assert_allclose(found, [0.3, 0.7], atol=1e-5)
-
-
-def test_stacking_weights_of_equal_learners():
-    data = numbered([6] * 10, [True] * 10)
-    y = Returns.of(data).y
-    for column in (y, np.zeros(len(data)), np.ones(len(data))):
-        found = stacked([column, column, column], data)
-        assert (found >= 0).all() and found.sum() == pytest.approx(1.0)
-
-
-@pytest.mark.parametrize("size", [1e-8, 1e-12])
-def test_stacking_weights_of_tiny_values(size):
-    data = one_step(np.arange(20.0)[:, None], np.ones(20))
-    found = stacked([np.full(40, -size), np.full(40, -2 * size)], data)
-    assert_allclose(found, [1.0, 0.0], atol=1e-6)
-
-
-def test_stacked_value_is_the_weighted_sum_of_its_learners():
-    data = Walk().sample(300, np.random.default_rng(0))
-    truth = Walk().value
-    learners_ = {"half": lambda data: lambda x: 0.5 * truth(x), "double": lambda data: lambda x: 2.0 * truth(x)}
-    v = StackedValue(learners_).fit(data)
-    assert v.weights_.sum() == pytest.approx(1.0)
-    x = Walk().cells
-    assert_allclose(v.predict(x), v.weights_ @ [0.5 * truth(x), 2.0 * truth(x)])
-    assert v.cross_val_values_.shape == (len(data),)
-    assert (v.cross_val_values_[data.last[data.terminated]] == 0).all()
-
-
-def test_stacked_value_of_one_learner_is_that_learner():
-    data = Walk().sample(100, np.random.default_rng(0))
-    v = StackedValue({"Monte Carlo": monte_carlo}).fit(data)
-    assert_array_equal(v.weights_, [1.0])
-    assert_array_equal(v.predict(data.states), monte_carlo(data)(data.states))

@@ -49,8 +49,9 @@ def test_regressions_are_penalised_least_squares():
     psi, n = instruments.features(steps.states), len(steps)
     x = psi - steps.discounts[:, None] * instruments.features(steps.next_states)
     G, identity = psi.T @ psi, np.eye(psi.shape[1])
-    penalty = oi.VALUE_PENALTY * np.trace(G) / len(G)
-    w = np.linalg.solve(psi.T @ x + penalty * identity, psi.T @ steps.rewards)
+    penalties = np.full(len(G), oi.VALUE_PENALTY * np.trace(G) / len(G))
+    penalties[len(instruments.points)] *= oi.LEVEL_PENALTY
+    w = np.linalg.solve(psi.T @ x + np.diag(penalties), psi.T @ steps.rewards)
     assert_allclose(regressions.value_weights, w, rtol=1e-6)
 
     y = instruments.witnesses(steps)[:, 0]

@@ -13,6 +13,7 @@ import numpy as np
 import gptd_rl
 from gptd_rl import GPTD, Trajectories
 from gptd_rl.agents.reference.gridworld import TowardsMiddle
+from gptd_rl.estimators.exclusions import Cost
 from gptd_rl.estimators.importances import Importances
 from gptd_rl.estimators.markov import MarkovTest
 from gptd_rl.evaluation.results import Evaluation
@@ -83,6 +84,14 @@ def effects_of(scaled: Any) -> Importances:
     return Importances(effects, 0.9 * effects, 1.1 * effects)
 
 
+def relevance_of(scaled: Any, n: int = 2000) -> Relevance:
+    """Inputs of small relevance cost nothing, the others the more the more relevant they are."""
+    irrelevant = tuple(int(i) for i in np.flatnonzero(scaled < 1e-3))
+    costs = tuple(Cost(-0.7 if i in irrelevant else 10.0 + 100.0 * a, 0.1 * a, 0.01) for i, a in enumerate(scaled))
+    out = Cost(-0.7, 0.0001, 0.001) if irrelevant else None
+    return Relevance("ard", scaled, effects_of(scaled), n, costs, irrelevant, out, (), -2345.6, 600)
+
+
 def make(value: Any = None, data: Trajectories | None = None, inputs=INPUTS, with_critic=True, **changes) -> Evaluation:
     """An evaluation; `changes` are to its fields."""
     v, cart, fresh = cartpole()
@@ -90,9 +99,7 @@ def make(value: Any = None, data: Trajectories | None = None, inputs=INPUTS, wit
     assert seen is not None and held_out is not None
     d = seen.n_dims
     scaled = np.array([10.0 ** (1 - 1.5 * i) for i in (2, 1, 0, 3)] if d == 4 else 10.0 ** -np.arange(d) + 1e-9)
-    removed = tuple(int(i) for i in np.flatnonzero(scaled < 1e-3))
-    kept = tuple(i for i in range(d) if i not in removed)
-    relevance = Relevance("ard", scaled, None, None, kept, removed, -2345.6, -2344.9, 2000, effects_of(scaled))
+    relevance = relevance_of(scaled)
     check = check_of(value, held_out, min(120, len(held_out)), with_critic)
     found = [
         Disagreement(tuple(float(x) for x in s), float(p + 9), float(p), float(p - 2), float(p + 2), float(o))
@@ -131,9 +138,7 @@ def small(d: int, one_hot: bool = False, terminated: bool = True) -> tuple[GPTD,
 
 
 def isotropic(d: int) -> Relevance:
-    return Relevance(
-        "isotropic", np.full(d, 0.7), None, None, tuple(range(d)), (), -99.0, -99.0, 88, effects_of(np.ones(d))
-    )
+    return Relevance("isotropic", np.full(d, 0.7), effects_of(np.ones(d)), 88)
 
 
 def one_input() -> Evaluation:
@@ -149,11 +154,14 @@ def many_inputs() -> Evaluation:
     return make(*small(30), inputs=names)
 
 
-def factor() -> Evaluation:
-    u = np.array([[0.1, 0.2, 0.8, 0.55], [0.0, -0.95, 0.3, 0.0]])
-    u /= np.linalg.norm(u, axis=1, keepdims=True)
-    relevance = replace(make().relevance, kernel="factor", directions=u, direction_relevances=np.array([8.0, 0.4]))
-    return make(relevance=relevance)
+def alike() -> Evaluation:
+    """The two angles tell the same."""
+    found = make().relevance
+    effects = Importances(np.array([0.1, 0.2, 0.001, 0.002]), np.zeros(4), np.array([0.12, 0.3, 0.002, 0.003]))
+    costs = (*found.costs[:2], Cost(0.1, 0.0, 0.001), Cost(0.2, 0.0, 0.001))
+    return make(
+        relevance=replace(found, importances=effects, costs=costs, irrelevant=(), irrelevant_cost=None, alike=((2, 3),))
+    )
 
 
 def without_numbers() -> Evaluation:
@@ -166,7 +174,9 @@ def without_numbers() -> Evaluation:
         plain.relevance,
         scaled_relevances=np.array([nan, 1.0, 0.0, nan]),
         evidence=nan,
-        pruned_evidence=nan,
+        costs=tuple(Cost(nan, nan, nan) for _ in range(4)),
+        irrelevant=(),
+        irrelevant_cost=None,
         importances=Importances(*np.full((3, 4), nan)),
     )
     return replace(
@@ -210,7 +220,7 @@ def in_gridworld(**changes: Any) -> Evaluation:
     data = gptd_rl.collect("gptd_rl/LatentGridworld-v0", TowardsMiddle(), n_transitions=20, gamma=0.9, seed=0)
     config = EvaluationConfig("A2C", "Grid[red]-v0", 0.95, True, 20, 5, 4, tuple("abcdefgh"), False, 0, {"GPTD": 1.0})
     scaled = np.array([0.5, 3.0, *[0.01] * 5, 1e-9])
-    relevance = Relevance("ard", scaled, None, None, tuple(range(7)), (7,), -10.0, -9.0, 20, effects_of(scaled))
+    relevance = relevance_of(scaled, 20)
     start = StartReturn(Interval(-4.5, -5.0, -4.0), Interval(-20.0, -23.0, -17.0), -20, 7.5, 4)
     scores = (
         Score("GPTD", 0.1234, 0.0, -0.5, (0.5, 0.8, 0.947), 0.25),
@@ -245,7 +255,7 @@ VARIANTS = {
     "one input": one_input,
     "discrete": discrete,
     "many inputs": many_inputs,
-    "factor": factor,
+    "alike": alike,
     "without numbers": without_numbers,
     "unchecked": unchecked,
     "off policy": off_policy,

@@ -22,7 +22,7 @@ def chromium() -> Iterator[browser.Browser]:
         yield opened
 
 
-SHOWN = ["plain", "one input", "discrete", "many inputs", "factor", "nasty names", "off policy"]
+SHOWN = ["plain", "one input", "discrete", "many inputs", "alike", "nasty names", "off policy"]
 
 
 @pytest.mark.parametrize("name", SHOWN)

@@ -11,9 +11,12 @@ from pathlib import Path
 
 import pytest
 
+from gptd_rl.estimators.exclusions import Cost
 from gptd_rl.estimators.importances import Importances
 from gptd_rl.report import page
+from gptd_rl.report.numbers import percent
 from gptd_rl.report.records import Disagreement
+from gptd_rl.report.summary import as_text, summary
 from tests.report.evaluations import INPUTS, VARIANTS, Tags, make, one_input, rendered, without_numbers
 
 
@@ -64,8 +67,8 @@ def test_render_starts_with_the_summary():
     ):
         assert words in summary, words
     for words in (
-        "Irrelevant: pole angular velocity. Less than 1 % of the value’s variance depends on each of them",
-        "without them the evidence (log marginal likelihood) changes from −2 346 to −2 345.",
+        "Irrelevant: pole angular velocity. Less than 1 % of the value’s variance depends on it. Without it the",
+        "evidence (log marginal likelihood of 600 transitions) changes from −2 345.60 to −2 344.90, and left-out",
         "fitting 11.8 s",
     ):
         assert words in text, words
@@ -82,7 +85,11 @@ def test_render_shows_each_variant():
             "Return of an episode of the target policy",
             "The two policies differ at 34 % of the states: intervals may be too narrow.",
         ],
-        "factor": ["0.80 pole angle + 0.55 pole angular velocity + 0.20 cart velocity"],
+        "alike": [
+            "cart velocity 20 %, cart position 10 % Share".replace("% Share", "%Share"),
+            "pole angle and pole angular velocity carry the same information: either can be left out, not both.",
+            "No input is irrelevant.",
+        ],
         "discrete": ["all 12 categories", "Value of each visited state"],
         "many inputs": [
             "and 18 more",
@@ -106,27 +113,43 @@ def test_render_shows_each_variant():
 
 
 @pytest.mark.parametrize(
-    ("upper", "pruned_evidence", "sentence"),
+    ("upper", "cost", "sentence"),
     [
-        (0.001, -2344.0, "Irrelevant: pole angular velocity."),
-        (0.4, -2800.0, "Along pole angular velocity the value bends little, but it should be kept: without it the"),
-        (0.4, -2344.0, "Along pole angular velocity the value bends little, but it should be kept: its share"),
-        (0.001, -2800.0, "Along pole angular velocity the value bends little, but it should be kept: without it the"),
+        (
+            0.4,
+            Cost(455.2, 0.0, 0.1),
+            "The value is nearly linear in pole angular velocity, so the relevance is small, but",
+        ),
+        (
+            0.001,
+            Cost(455.2, 0.0, 0.1),
+            "Less than 1 % of the value’s variance is lost without pole angular velocity, but",
+        ),
+        (0.001, Cost(0.0, 0.3, 0.01), "without it the squared error at left-out episodes grows, by 30 % of the"),
     ],
-    ids=["irrelevant", "linear", "small evidence", "small effect"],
+    ids=["linear", "small effect", "left-out episodes"],
 )
-def test_an_input_is_irrelevant_only_if_effect_and_evidence_say_so(upper, pruned_evidence, sentence):
+def test_an_input_that_is_wanted_is_said_to_be(upper, cost, sentence):
     plain = make()
     found = plain.relevance
-    (i,) = found.removed
     effects = found.importances.total_effects.copy()
-    effects[i] = upper
-    relevance = replace(found, pruned_evidence=pruned_evidence, importances=Importances(effects, effects, effects))
+    effects[3] = upper
+    importances, costs = Importances(effects, effects, effects), (*found.costs[:3], cost)
+    relevance = replace(found, importances=importances, costs=costs, irrelevant=(), irrelevant_cost=None)
     text = Tags(page.render(replace(plain, relevance=relevance))).text
-    assert sentence in text
-    assert ("irrelevant." in text[: text.index("How good is the policy")]) == sentence.startswith("Irrelevant")
-    everything = replace(relevance, removed=())
-    assert "No input is irrelevant." in Tags(page.render(replace(plain, relevance=everything))).text
+    assert sentence in text and "No input is irrelevant." in text and "inputs irrelevant." not in text
+    assert ("without it the evidence decreases by 455 nats" in text) == (cost.evidence > 0)
+
+
+def test_cards_bars_table_and_terminal_have_the_same_numbers():
+    evaluation = make()
+    found, names = evaluation.relevance, evaluation.config.inputs
+    text, terminal = Tags(page.render(evaluation)).text, as_text(summary(evaluation), 200)
+    for i in range(4):
+        share = percent(float(found.importances.total_effects[i])).replace("\u202f", " ")
+        assert f"{names[i]} {share}" in terminal.replace("\u202f", " ")
+        assert f"{names[i]}{share}" in text
+    assert "+0.7" in text  # evidence without the irrelevant one, in the table
 
 
 def test_render_escapes_names():

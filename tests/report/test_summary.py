@@ -47,7 +47,7 @@ def test_summary_of_missing_results():
         replace(
             made,
             start=replace(made.start, returns=None, n_episodes=1),
-            relevance=replace(made.relevance, kernel="isotropic", removed=()),
+            relevance=replace(made.relevance, kernel="isotropic", irrelevant=()),
             check=replace(made.check, kind="returns", n_rollouts=0),
             off_policy=OffPolicy("PPO", 9, 0.5, 0.5, "They differ."),
             warnings=("They differ.",),
