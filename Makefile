@@ -19,7 +19,7 @@ export MPLBACKEND := Agg
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test test-all docs attack lint format browser tables bench-exact bench-sparse bench-selection bench-fits bench-off-policy bench-evaluate bench-policy-iteration bench-ablation bench-model-or-not bench-threads bench-imports bench-markov clean distclean
+.PHONY: help demo test test-all docs attack lint format browser tables bench-exact bench-sparse bench-selection bench-fits bench-off-policy bench-evaluate bench-compare bench-policy-iteration bench-ablation bench-model-or-not bench-threads bench-imports bench-markov clean distclean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1|\2/p' Makefile | awk -F'|' '{ printf "%-24s %s\n", $$1, $$2 }'
@@ -56,7 +56,7 @@ browser: ## install chromium (Debian, as root), for the tests of pages; without 
 	command -v chromium || { apt-get -q update && \
 	DEBIAN_FRONTEND=noninteractive apt-get install -q -y --no-install-recommends chromium; }
 
-tables: $(DEV) ## docs/selection.md, off-policy.md and policy-iteration.md from the stored results
+tables: $(DEV) ## docs/selection.md, off-policy.md, policy-iteration.md and compare.md from the stored results
 	@printf '# Estimating V\n\nWritten by `make tables` from `benchmarks/results/selection.json` (`python benchmarks/selection.py`, seeds 100 to 109).\n\n' > docs/selection.md
 	$(PY) benchmarks/selection.py --from-json >> docs/selection.md
 	@printf '# Estimating Q off-policy\n\nWritten by `make tables` from `benchmarks/results/off_policy.json` (`python benchmarks/off_policy.py`, seeds 100 to 104).\n\n' > docs/off-policy.md
@@ -67,6 +67,8 @@ tables: $(DEV) ## docs/selection.md, off-policy.md and policy-iteration.md from 
 	$(PY) benchmarks/ablation.py --from-json >> docs/policy-iteration.md
 	@printf '\n**With and without a model where the model is in trouble**: mean return after 2 000 steps (`python benchmarks/model_or_not.py`).\n\n' >> docs/policy-iteration.md
 	$(PY) benchmarks/model_or_not.py --from-json >> docs/policy-iteration.md
+	@printf '# Comparing agents\n\nWritten by `make tables` from `benchmarks/results/compare.json` (`python benchmarks/compare.py --population 250 --state-repeats 12 --repeats 600`; the script says what the columns are).\n\n' > docs/compare.md
+	$(PY) benchmarks/compare.py --from-json >> docs/compare.md
 
 bench-exact: $(DEV) ## time and memory beside other libraries and the LAPACK floor
 	$(PY) benchmarks/exact.py
@@ -85,6 +87,9 @@ bench-fits: $(DEV) ## default fits beside scikit-learn's, irrelevant inputs, oth
 
 bench-evaluate: $(DEV) ## error and coverage of V for four trained agents, beside their critics
 	$(PY) benchmarks/evaluate.py
+
+bench-compare: $(DEV) ## coverage and width of the intervals of comparisons, paired and unpaired
+	OPENBLAS_NUM_THREADS=1 OMP_NUM_THREADS=1 $(PY) benchmarks/compare.py
 
 bench-policy-iteration: $(DEV) ## policies after 1 000 to 10 000 steps on eleven tasks, beside DQN, PPO and QR-DQN (cached)
 	$(PY) benchmarks/policy_iteration.py --processes $(JOBS)

@@ -19,12 +19,14 @@ from gptd_rl.rollouts.collect import collect
 from gptd_rl.version import __version__ as __version__
 
 if TYPE_CHECKING:
+    from gptd_rl.evaluation.compare import compare_agents
     from gptd_rl.evaluation.evaluate import evaluate_agent
     from gptd_rl.rollouts.streaming import collect_to_minari
 else:
     # Public names whose modules take long to import are imported at their first use.
     _LAZY = {
         "collect_to_minari": "gptd_rl.rollouts.streaming",
+        "compare_agents": "gptd_rl.evaluation.compare",
         "evaluate_agent": "gptd_rl.evaluation.evaluate",
     }
 
@@ -54,6 +56,7 @@ __all__ = [
     "Transition",
     "collect",
     "collect_to_minari",
+    "compare_agents",
     "evaluate_agent",
     "load",
     "markov_test",

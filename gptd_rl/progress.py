@@ -77,13 +77,14 @@ class StageBars:
 
 @contextmanager
 def stage_bars(*stages: str) -> Iterator[Progress]:
-    """Show a bar for each stage while the context lasts, if stderr is a terminal."""
+    """Show a bar for each stage, with the time left, while the context lasts, if stderr is a terminal."""
     from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, SpinnerColumn, TextColumn, TimeElapsedColumn
+    from rich.progress import BarColumn, MofNCompleteColumn, SpinnerColumn, TextColumn, TimeRemainingColumn
     from rich.progress import Progress as Bars
 
     console = Console(stderr=True)
-    columns = SpinnerColumn(), TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn()
+    left = TimeRemainingColumn(elapsed_when_finished=True)
+    columns = SpinnerColumn(), TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), left
     with Bars(*columns, console=console, transient=True, disable=not console.is_terminal) as bars:
         yield StageBars(bars, stages)
 

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 NAMES = ("chromium", "chromium-browser", "google-chrome")
+KEY_CODES = {"Tab": 9, "Enter": 13, "Escape": 27, " ": 32, "End": 35, "Home": 36, "ArrowLeft": 37, "ArrowRight": 39}
 TIMEOUT = 60.0  # seconds for one answer
 # Chromium wants its pipe at the file descriptors 3 and 4.
 START = """
@@ -45,7 +46,8 @@ FACTS = """(async () => {
       box(t).left < box(s).left - 1 || box(t).right > box(s).right + 1 ||
       box(t).top < box(s).top - 1 || box(t).bottom > box(s).bottom + 1).map(t => t.textContent)),
     pictures: await Promise.all(pictures.map(loaded)),
-    drawings: [...document.querySelectorAll('svg')].map(s => [box(s).width, box(s).height]),
+    drawings: [...document.querySelectorAll('svg')].filter(s => !s.closest('[hidden]'))
+      .map(s => [box(s).width, box(s).height]),
     background: getComputedStyle(document.body).backgroundColor,
     ink: getComputedStyle(document.body).color,
     labels: [...new Set([...document.querySelectorAll('svg text')].map(t => getComputedStyle(t).fill))],
@@ -73,7 +75,7 @@ class Facts:
     pictures : list of bool
         Whether each picture could be decoded.
     drawings : list of list of float
-        Width and height of each SVG.
+        Width and height of each SVG that is not hidden.
     background, ink : str
         Computed colours of the page.
     labels : list of str
@@ -138,6 +140,47 @@ class Browser:
             raise RuntimeError(str(seen["exceptionDetails"]))
         return Facts(**seen["result"]["value"], errors=self._errors(), requests=self._requests())
 
+    def run(self, script: str) -> Any:
+        """Value of an expression in the page; a promise is awaited."""
+        found = self.call("Runtime.evaluate", expression=script, awaitPromise=True, returnByValue=True)
+        if "exceptionDetails" in found:
+            raise RuntimeError(str(found["exceptionDetails"]))
+        return found["result"].get("value")
+
+    def press(self, key: str) -> None:
+        """Press a key and let it go."""
+        text = {" ": " ", "Enter": "\r"}.get(key, "")
+        code = KEY_CODES[key]
+        for kind in ("keyDown", "keyUp"):
+            more = dict(text=text) if text and kind == "keyDown" else {}
+            self.call("Input.dispatchKeyEvent", type=kind, key=key, windowsVirtualKeyCode=code, **more)
+
+    def move(self, x: float, y: float) -> None:
+        """Move the mouse to a point of the window."""
+        self.call("Input.dispatchMouseEvent", type="mouseMoved", x=x, y=y)
+
+    def click(self, x: float, y: float) -> None:
+        """Click at a point of the window."""
+        for kind in ("mousePressed", "mouseReleased"):
+            self.call("Input.dispatchMouseEvent", type=kind, x=x, y=y, button="left", buttons=1, clickCount=1)
+
+    def save_downloads(self, folder: Path) -> None:
+        """Save what is downloaded from now on in a folder."""
+        self.call("Browser.setDownloadBehavior", behavior="allow", downloadPath=str(folder), eventsEnabled=True)
+
+    def wait_for_download(self) -> None:
+        """Wait until the next download is complete."""
+        while True:
+            for i, event in enumerate(self.events):
+                if event.get("method") == "Browser.downloadProgress" and event["params"]["state"] == "completed":
+                    del self.events[: i + 1]
+                    return
+            self.events.append(self._next())
+
+    def said(self) -> tuple[list[str], list[str]]:
+        """Errors, and addresses asked for, since the page was opened."""
+        return self._errors(), self._requests()
+
     def screenshot(self, path: Path, height: int, width: int, top: int = 0) -> None:
         """Write a picture of the page, from `top` downwards."""
         clip = dict(x=0, y=top, width=width, height=height, scale=1)
@@ -158,7 +201,7 @@ class Browser:
 
     def _requests(self) -> list[str]:
         sent = [e["params"]["request"]["url"] for e in self.events if e["method"] == "Network.requestWillBeSent"]
-        return [url for url in sent if not url.startswith(("file:", "data:"))]
+        return [url for url in sent if not url.startswith(("file:", "data:", "blob:file:", "blob:null"))]
 
     def _next(self) -> dict[str, Any]:
         end = time.monotonic() + TIMEOUT

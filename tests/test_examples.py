@@ -14,6 +14,7 @@ ROOT = Path(__file__).parent.parent
 EXAMPLES = sorted((ROOT / "examples").glob("*.py"))
 # For every example, what it prints, and the file that it writes, if any.
 SAYS_AND_WRITES: dict[str, tuple[str, str | None]] = {
+    "compare_agents": ("angle and speed is better than angle", "comparison/index.html"),
     "dynamics_model": ("mean return in the model -", None),
     "evaluate_any_policy": ("LinearController on CartPole-v1", "any_policy/index.html"),
     "evaluate_sb3_agent": ("A2C on CartPole-v1", "demo/index.html"),

@@ -39,6 +39,11 @@ def add(commands: Any) -> None:
     options.add_amount(parser, 10_000)
     options.add_gamma(parser, otherwise="the agent's")
     options.add_seed(parser)
+    parser.add_argument(
+        "--no-frames",
+        action="store_true",
+        help="draw no pictures of episodes; the page shows their values all the same",
+    )
     options.add_out(parser, "the page (a folder)", "evaluation")
     options.add_json(parser)
     parser.set_defaults(run=run)
@@ -68,7 +73,7 @@ def _evaluate(args: argparse.Namespace) -> Evaluation:
         policy = inputs.load_policy(args.agent, env, args, args.algo)
         target = None if args.target is None else inputs.load_policy(args.target, env, args)
         with (
-            stage_bars("collect", "fit", "check") as bars,
+            stage_bars("collect", "fit", "check", "record") as bars,
             terminal.as_command_error(ValueError, code=terminal.FAILED),
             terminal.as_command_error(AgentError),
             inputs.collection_errors(),
@@ -81,5 +86,6 @@ def _evaluate(args: argparse.Namespace) -> Evaluation:
                 deterministic=not args.stochastic,
                 seed=args.seed,
                 target=target,
+                frames=not args.no_frames,
                 progress=bars.advanced,
             )

@@ -9,16 +9,17 @@ import shlex
 import sys
 from collections.abc import Sequence
 
-from gptd_rl.cli import collect, evaluate, iterate, plot, reproduce
+from gptd_rl.cli import collect, compare, evaluate, iterate, plot, reproduce
 from gptd_rl.cli.options import Parser
 from gptd_rl.cli.terminal import INTERRUPTED, CommandError, fail, short_warnings
 from gptd_rl.progress import no_partial_fits
 from gptd_rl.version import __version__
 
-COMMANDS = (collect, evaluate, iterate, plot, reproduce)
+COMMANDS = (collect, evaluate, compare, iterate, plot, reproduce)
 
 EXAMPLES = """\
 gptd-rl evaluate --agent model.zip --env CartPole-v1
+gptd-rl compare old.zip new.zip --env CartPole-v1
 gptd-rl iterate --env Acrobot-v1 --n-transitions 1000 --out agent.gptd
 gptd-rl evaluate --help"""
 

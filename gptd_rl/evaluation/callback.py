@@ -95,6 +95,7 @@ class GPTDEvalCallback(BaseCallback):
             n_episodes=as_count(n_episodes, "n_episodes"),
             n_states=as_count(n_states, "n_states"),
             analyse_inputs=False,
+            frames=False,
         )
         self.evaluations: list[dict[str, float]] = []
         self.last: Evaluation | None = None

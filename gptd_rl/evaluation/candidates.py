@@ -70,7 +70,8 @@ class Candidate:
     def squared_errors(self, returns: Returns) -> Array:
         """Sums over left-out returns of each episode, of shape (n_episodes,)."""
         errors = (returns.y - returns.difference(self.left_out))[returns.usable]
-        return np.bincount(returns.episode[returns.usable], errors**2, minlength=int(returns.episode[-1]) + 1)
+        sums: Array = np.bincount(returns.episode[returns.usable], errors**2, minlength=int(returns.episode[-1]) + 1)
+        return sums
 
 
 class Chosen:
@@ -142,8 +143,7 @@ def select(data: Trajectories, is_categorical: bool, bootstrap: bool) -> GPTD:
         if bootstrap:
             return GPTD(kernel, bootstrap=True, n_restarts=0).fit(contiguous_sample(data, N_BOOTSTRAPPED))
         few = data.thin(-(-len(data) // N_SELECTED))
-        paper = dict(bootstrap=False, objective="marginal_likelihood", method="exact")
-        return GPTD(kernel, n_restarts=0, **paper).fit(few)
+        return GPTD(kernel, bootstrap=False, objective="marginal_likelihood", method="exact", n_restarts=0).fit(few)
 
 
 def is_isotropic(data: Trajectories, is_categorical: bool) -> bool:

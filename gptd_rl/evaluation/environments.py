@@ -139,6 +139,8 @@ def _without_normalization(env: Any, policy: Any) -> tuple[Any, Any]:
     sb3 = sys.modules.get("stable_baselines3.common.vec_env")
     if sb3 is None or not isinstance(env, sb3.VecNormalize):
         return env, policy
+    if isinstance(policy, NormalizedPolicy):  # it normalizes by its own statistics
+        return env.venv, policy
     if policy is None or hasattr(policy, "predict"):
         return env.venv, policy and NormalizedPolicy(policy, env)
 

@@ -6,7 +6,7 @@ import copy
 import operator
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -18,15 +18,18 @@ from gptd_rl.data.spaces import flattener, stack
 from gptd_rl.data.trajectories import Trajectories
 from gptd_rl.estimators.conformal import Calibrated, Values
 from gptd_rl.estimators.markov import MarkovTest, markov_test
+from gptd_rl.evaluation.calls import agent_name, call_text
 from gptd_rl.evaluation.candidates import Chosen, learnt
 from gptd_rl.evaluation.environments import Environment, open_environment
 from gptd_rl.evaluation.fitting import Starts, Tick, fit
 from gptd_rl.evaluation.ground_truth import GroundTruth, collect_ground_truth
 from gptd_rl.evaluation.off_policy import compare_policies, fit_target
 from gptd_rl.evaluation.random_state import seeded
+from gptd_rl.evaluation.recordings import record_episodes
 from gptd_rl.evaluation.results import Evaluation
 from gptd_rl.evaluation.scoring import CrossFitted, check, disagreements, recalibrated
 from gptd_rl.evaluation.value_models import monte_carlo
+from gptd_rl.report.recorded import Recordings
 from gptd_rl.report.records import (
     Check,
     EvaluationConfig,
@@ -67,6 +70,7 @@ def evaluate_agent(
     n_states: int = 160,
     input_names: Sequence[str] | None = None,
     analyse_inputs: bool = True,
+    frames: bool = True,
     progress: StageProgress | None = None,
 ) -> Evaluation:
     """Evaluate an agent: its value with intervals, the relevance of observations, and a check on fresh episodes.
@@ -97,8 +101,10 @@ def evaluate_agent(
         Names of the observations.
     analyse_inputs : bool
         Whether to leave out each input, and compare evidence and left-out errors: about a second of processor time.
+    frames : bool
+        Whether to draw pictures of three more episodes, the best, a typical and the worst of ten, for the page.
     progress : callable, optional
-        Called as ``progress(stage, done, total)`` with the stages "collect", "fit" and "check".
+        Called as ``progress(stage, done, total)`` with the stages "collect", "fit", "check" and "record".
 
     Returns
     -------
@@ -119,6 +125,7 @@ def evaluate_agent(
     >>> found.check.scores[0].name
     'GPTD'
     """
+    call = call_text(evaluate_agent, locals())
     tell = progress or (lambda stage, done, total: None)
     seed = operator.index(seed)
     n_transitions = as_count(n_transitions, "n_transitions")
@@ -135,8 +142,10 @@ def evaluate_agent(
         times.append(time.perf_counter())
         checked = _check(run, fitted, n_episodes, n_states, partial(tell, "check"))
         times.append(time.perf_counter())
+        recordings = _record(run, checked.value, fitted.critic, frames, partial(tell, "record"))
+        times.append(time.perf_counter())
     return Evaluation(
-        config=_config(run, data, names, fitted),
+        config=replace(_config(run, data, names, fitted), call=call),
         start=_start(fitted, _start_states(run), checked.truth.returns),
         relevance=fitted.relevance,
         markov=markov,
@@ -148,6 +157,7 @@ def evaluate_agent(
         data=data,
         warnings=(*unnormalized, *_warnings(data, checked.truth, fitted.off_policy, markov, names)),
         timing=Timing(*np.diff(times).tolist()),
+        recordings=recordings,
     )
 
 
@@ -224,7 +234,7 @@ def _fit_off_policy(run: _Run, data: Trajectories, analyse_inputs: bool, tick: T
     """Fit V of the target policy to the data of another policy."""
     critic = critic_of(run.subject, run.subject_deterministic)
     target = StatePolicy(run.subject, run.env.observation_space, run.env.action_space)
-    comparison = compare_policies(data, target, run.env.action_space, f"the target ({_agent_name(run.subject)})")
+    comparison = compare_policies(data, target, run.env.action_space, f"the target ({agent_name(run.subject)})")
     tick(1, 3)
     average = Calibrated(Chosen(learnt("Monte Carlo", monte_carlo, data))).fit(data)
     tick(2, 3)
@@ -268,9 +278,26 @@ def _check(run: _Run, fitted: _Learnt, n_episodes: int, n_states: int, tick: Tic
     return _Checked(truth, value, checked)
 
 
+def _record(run: _Run, value: ValueFunction, critic: Values | None, frames: bool, tick: Tick) -> Recordings:
+    """Episodes to watch."""
+    recordings = record_episodes(
+        run.env,
+        run.subject,
+        value,
+        critic,
+        gamma=run.gamma,
+        seed=run.seed,
+        deterministic=run.subject_deterministic,
+        frames=frames,
+        tick=tick,
+    )
+    tick(2, 2)
+    return recordings
+
+
 def _config(run: _Run, data: Trajectories, names: tuple[str, ...], fitted: _Learnt) -> EvaluationConfig:
     return EvaluationConfig(
-        agent=_agent_name(run.policy),
+        agent=agent_name(run.policy),
         env=run.env.name,
         gamma=run.gamma,
         deterministic=run.deterministic,
@@ -329,7 +356,7 @@ def _unnormalized(run: _Run, data: Trajectories) -> Iterator[str]:
     for role, policy in agents:
         if not isinstance(policy, NormalizedPolicy) and expects_normalized(policy, data):
             yield (
-                f"{role} ({_agent_name(policy)}) seems to be trained behind a VecNormalize, and none was given: it "
+                f"{role} ({agent_name(policy)}) seems to be trained behind a VecNormalize, and none was given: it "
                 "expects normalized observations and got raw ones. Give the VecNormalize as environment, or its file "
                 "with --vecnormalize, unless it normalized rewards only."
             )
@@ -381,10 +408,3 @@ def _normalized_like(policy: Policy, target: Policy) -> Policy:
     if isinstance(policy, NormalizedPolicy) and not isinstance(target, NormalizedPolicy):
         return NormalizedPolicy(target, policy.statistics)
     return target
-
-
-def _agent_name(policy: Policy) -> str:
-    if policy is None:
-        return "random actions"
-    inner = policy.model if isinstance(policy, NormalizedPolicy) else policy
-    return str(getattr(inner, "__name__", type(inner).__name__))

@@ -10,6 +10,8 @@ from typing import Any
 
 from gptd_rl.data.trajectories import Trajectories
 from gptd_rl.estimators.markov import MarkovTest
+from gptd_rl.report.plain import as_plain
+from gptd_rl.report.recorded import Recordings
 from gptd_rl.report.records import (
     LEVELS,
     Check,
@@ -20,11 +22,14 @@ from gptd_rl.report.records import (
     StartReturn,
     Timing,
     ValueFunction,
-    as_plain,
 )
 from gptd_rl.types import Array
 
-RECORDS = ("config", "start", "relevance", "markov", "check", "disagreements", "off_policy", "warnings", "timing")
+NO_RECORDINGS = Recordings()
+RECORDS = (
+    *("config", "start", "relevance", "markov", "check", "disagreements", "off_policy", "recordings", "warnings"),
+    "timing",
+)
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -52,6 +57,8 @@ class Evaluation:
     warnings : tuple of str
         Limits of the evaluation, a sentence each.
     timing : Timing
+    recordings : Recordings
+        Episodes to watch: the best, a typical and the worst of some fresh ones.
     """
 
     config: EvaluationConfig
@@ -66,6 +73,7 @@ class Evaluation:
     data: Trajectories
     warnings: tuple[str, ...]
     timing: Timing
+    recordings: Recordings = NO_RECORDINGS
 
     def summary(self, width: int = 110) -> str:
         """Value, return, relevances and scores in a few lines of plain text.
@@ -87,8 +95,9 @@ class Evaluation:
         return f"Evaluation({config.agent} on {config.env}, {config.n_transitions} transitions)"
 
     def as_json(self) -> dict[str, Any]:
-        """All records as JSON holds them: NaN becomes null."""
-        return {"levels": list(LEVELS)} | {name: as_plain(getattr(self, name)) for name in RECORDS}
+        """All records as JSON holds them: NaN becomes null, and frames are left out."""
+        counts = {"levels": list(LEVELS), "n_disagreements": self.check.n_disagreements}
+        return counts | {name: as_plain(getattr(self, name)) for name in RECORDS}
 
     def to_pandas(self) -> Any:
         """A table of the held-out states: what was predicted, and what was observed; it needs pandas.

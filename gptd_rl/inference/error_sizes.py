@@ -91,7 +91,7 @@ class ErrorSizes:
         It is that of the share level·(n+1)/n of n groups, as in conformal prediction: the next one is one of n + 1.
         """
         share = level * (1.0 + 1.0 / self.n_groups)
-        return float(self.sizes[min(np.searchsorted(self.cumulative, share), len(self.sizes) - 1)])
+        return float(self.sizes[min(int(np.searchsorted(self.cumulative, share)), len(self.sizes) - 1)])
 
     def probability(self, q: float) -> float:
         """P(|error| ≤ q) of an error of scale 1."""

@@ -12,7 +12,7 @@ from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullLocato
 
 from gptd_rl.estimators.importances import Importances
 from gptd_rl.report.numbers import number, percent
-from gptd_rl.types import Array
+from gptd_rl.types import Array, IntArray
 
 COLOURS = {
     "ink": "#1c1c1d",
@@ -194,6 +194,35 @@ def plot_predictions(
         handles += ax.plot(observed, clipped, "x", label="critic", **cast(Any, cross))
     ax.set(xlabel="observed in fresh rollouts", ylabel="predicted value")
     return _with_legend(ax, handles)
+
+
+def plot_episode(
+    steps: IntArray,
+    predicted: Array,
+    lower: Array,
+    upper: Array,
+    critic: Array | None,
+    followed: Array,
+    *,
+    height: float = 3.3,
+    ax: Axes | None = None,
+) -> Axes:
+    """Value along an episode with its interval, the critic, and the discounted return from each step on.
+
+    The axis is scaled to the values, the intervals and the returns; a critic far from them leaves it.
+    """
+    ax = ax or Figure(figsize=(WIDTH, height), layout="constrained").subplots()
+    ax.fill_between(steps, lower, upper, color=COLOURS["shade"], lw=0, label="95 % interval")
+    ax.plot(steps, predicted, color=COLOURS["model"], lw=1.6, label="V")
+    ax.plot(steps, followed, color=COLOURS["other"], lw=1.3, ls=DASHES, label="return")
+    limits = ax.get_ylim()
+    if critic is not None:
+        ax.plot(steps, critic, color=COLOURS["critic"], lw=1.1, label="critic")
+        low, high = min(limits[0], float(np.nanmin(critic))), max(limits[1], float(np.nanmax(critic)))
+        room = limits[1] - limits[0]
+        ax.set_ylim(max(low, limits[0] - room), min(high, limits[1] + room))
+    ax.set(xlabel="step", ylabel="value", xlim=(0, max(int(steps[-1]), 1)))
+    return _with_legend(ax)
 
 
 def plot_reliability(

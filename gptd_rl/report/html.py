@@ -8,12 +8,13 @@ from html import escape
 from gptd_rl.report import styles
 
 
-def document(title: str, body: Sequence[str], style: str = "") -> str:
-    """A whole page: `title` is text, `body` is HTML, `style` is CSS that follows `styles.BASE`."""
+def document(title: str, body: Sequence[str], style: str = "", head: str = "") -> str:
+    """A whole page: `title` is text, `body` and `head` are HTML, `style` is CSS that follows `styles.BASE`."""
     return "\n".join(
         [
             '<!doctype html><html lang="en"><head><meta charset="utf-8">',
             '<meta name="viewport" content="width=device-width, initial-scale=1">',
+            *([head] if head else []),
             f"<title>{escape(title)}</title><style>{styles.BASE}{style}</style></head><body>",
             *body,
             "</body></html>",

@@ -8,8 +8,9 @@ from typing import Any
 import numpy as np
 
 from gptd_rl.report import charts, html, texts
+from gptd_rl.report.hover import Points, describe_values
 from gptd_rl.report.numbers import MISSING, bounds, count, number
-from gptd_rl.report.records import Disagreement, EvaluationResults, Interval, Relevance
+from gptd_rl.report.records import Check, EvaluationResults, Interval, Relevance
 from gptd_rl.report.sections import N_VISITED, figure, heading
 from gptd_rl.report.slices import Slice, subsample
 from gptd_rl.types import Array
@@ -29,7 +30,8 @@ def maps(evaluation: EvaluationResults) -> list[str]:
         plots = _section(evaluation, plane, names[0]) if len(axes) == 1 else _planes(evaluation, plane, names)
     if evaluation.critic is None:
         return [heading("maps"), *html.columns(plots)]
-    return [heading("maps", "maps_with_critic"), *html.columns([*plots, _who_is_closer(evaluation.disagreements)])]
+    differences = _who_is_closer(evaluation.check, bool(evaluation.disagreements))
+    return [heading("maps", "maps_with_critic"), *html.columns([*plots, differences])]
 
 
 def _important_axes(relevance: Relevance, names: Sequence[str]) -> tuple[Array, list[str]]:
@@ -45,9 +47,13 @@ def _discrete_states(evaluation: EvaluationResults) -> list[str]:
     states = np.eye(len(visits))[shown]
     names = [evaluation.config.inputs[i] for i in shown]
     intervals = evaluation.value.confidence_interval(states)
-    ax = charts.plot_states(names, evaluation.value.predict(states), *intervals)
+    values = evaluation.value.predict(states)
+    ax = charts.plot_states(names, values, *intervals)
     rest = f" The {len(shown)} most visited are shown." if len(shown) < n_visited else ""
-    return [figure(ax, "states", rest=rest)]
+    points = Points(
+        values, np.arange(len(names), dtype=np.float64), describe_values(evaluation, states, values, *intervals, None)
+    )
+    return [figure(ax, "states", points, rest=rest)]
 
 
 def _section(evaluation: EvaluationResults, line: Slice, name: str) -> list[str]:
@@ -55,16 +61,19 @@ def _section(evaluation: EvaluationResults, line: Slice, name: str) -> list[str]
     intervals = evaluation.value.confidence_interval(states)
     x, visited = line.ticks(0, N_SECTION), line.dots()[:, 0]
     ax = charts.plot_band(x, evaluation.value.predict(states), *intervals, visited, name)
-    return [figure(ax, "section", others=_other_inputs(evaluation))]
+    points = Points(visited, *_at_dots(evaluation, line))
+    return [figure(ax, "section", points, others=_other_inputs(evaluation))]
 
 
 def _planes(evaluation: EvaluationResults, plane: Slice, names: Sequence[str]) -> list[str]:
     grid, shape = plane.states(N_MAP), (N_MAP, N_MAP)
-    around: dict[str, Any] = dict(states=plane.dots(), names=(names[0], names[1]), smooth=True)
+    dots = plane.dots()
+    points = Points(dots[:, 0], dots[:, 1], _at_dots(evaluation, plane)[1])
+    around: dict[str, Any] = dict(states=dots, names=(names[0], names[1]), smooth=True)
 
     def heatmap(values: Array, name: str, label: str, **options: Any) -> str:
         ax = charts.plot_heatmap(values.reshape(shape), plane.extent(), label=label, **around, **options)
-        return figure(ax, name, others=_other_inputs(evaluation))
+        return figure(ax, name, points, others=_other_inputs(evaluation))
 
     mean = evaluation.value.predict(grid)
     lower, upper = evaluation.value.confidence_interval(grid)
@@ -79,21 +88,28 @@ def _planes(evaluation: EvaluationResults, plane: Slice, names: Sequence[str]) -
     return plots
 
 
+def _at_dots(evaluation: EvaluationResults, shown: Slice) -> tuple[Array, list[str]]:
+    """V at the visited states that are shown as dots, and what they are."""
+    states = shown.dot_states()
+    values = evaluation.value.predict(states)
+    critic = None if evaluation.critic is None else np.asarray(evaluation.critic(states), dtype=float).reshape(-1)
+    return values, describe_values(evaluation, states, values, *evaluation.value.confidence_interval(states), critic)
+
+
 def _other_inputs(evaluation: EvaluationResults) -> str:
     return texts.OTHER_INPUTS if len(evaluation.config.inputs) > 1 else ""
 
 
-def _who_is_closer(disagreements: Sequence[Disagreement]) -> str:
-    """A paragraph on the states at which critic and model differ."""
-    if not disagreements:
-        return "<div><p>At all states checked, the critic is inside the model’s 95 % interval.</p></div>"
-    known = [d for d in disagreements if d.closer is not None]
-    n_model = sum(d.closer == "model" for d in known)
-    closer = f"; the model is closer to fresh rollouts at {n_model} of {len(known)}" if known else ""
-    return (
-        f"<div><p>At {count(len(disagreements), 'state')} the critic is outside the model’s 95 % interval{closer}. The "
-        "table below lists them, the largest difference first.</p></div>"
-    )
+def _who_is_closer(check: Check, is_listed: bool) -> str:
+    """A paragraph on the states at which critic and model differ, counted over all states of the check."""
+    n, n_states = check.n_disagreements, count(len(check.states), "state")
+    if not n:
+        return f"<div><p>At all {n_states} checked, the critic is inside the model’s 95 % interval.</p></div>"
+    n_model, n_known = check.closer_model()
+    closer = f"; the model is closer to fresh rollouts at {n_model} of these {n_known}" if n_known else ""
+    listed = " The table below lists the largest differences, one per episode." if is_listed else ""
+    share = f"At {n} of {n_states} checked the critic is outside the model’s 95 % interval"
+    return f"<div><p>{share}{closer}.{listed}</p></div>"
 
 
 def disagreements(evaluation: EvaluationResults) -> list[str]:
@@ -123,7 +139,7 @@ def disagreements(evaluation: EvaluationResults) -> list[str]:
         html.table(
             [*columns, "critic", "V", "95 % interval", "fresh rollouts", "closer"],
             rows,
-            caption=f"States with the largest differences between critic and model.{hidden}",
+            caption=f"States of different episodes with the largest differences between critic and model.{hidden}",
             kind="numbers named" if is_categorical else "numbers",
             named_rows=is_categorical,
         )

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, fields, is_dataclass
-from typing import Any, ClassVar, Literal, Protocol
+from dataclasses import dataclass, field
+from typing import ClassVar, Literal, Protocol
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -13,7 +13,8 @@ from gptd_rl.data.trajectories import Trajectories
 from gptd_rl.estimators.exclusions import Cost
 from gptd_rl.estimators.importances import Importances
 from gptd_rl.estimators.markov import MarkovTest
-from gptd_rl.types import Array, IntArray
+from gptd_rl.report.recorded import Recordings
+from gptd_rl.types import Array, BoolArray, IntArray
 
 LEVELS = (0.5, 0.8, 0.95)
 
@@ -50,6 +51,8 @@ class EvaluationConfig:
         Root mean squared error of each candidate for V at left-out episodes; empty if there was no choice.
     chosen : str
         The candidate that V is.
+    call : str
+        The call of `evaluate_agent` that made it, without arguments at their defaults.
     """
 
     agent: str
@@ -64,6 +67,7 @@ class EvaluationConfig:
     seed: int
     candidates: dict[str, float]
     chosen: str
+    call: str = field(default="", metadata={"json": False})
 
 
 @dataclass(frozen=True)
@@ -239,6 +243,26 @@ class Check:
         """Number of held-out episodes."""
         return len(np.unique(self.episodes))
 
+    @property
+    def disagrees(self) -> BoolArray:
+        """States at which the critic is outside the model's 95 % interval, of shape (m,)."""
+        if self.critic is None:
+            return np.zeros(len(self.states), dtype=bool)
+        return (self.critic < self.lower) | (self.critic > self.upper)
+
+    @property
+    def n_disagreements(self) -> int:
+        """Number of states at which the critic is outside the model's 95 % interval."""
+        return int(self.disagrees.sum())
+
+    def closer_model(self) -> tuple[int, int]:
+        """Disagreements at which the model is closer to the observed value than the critic, and those observed."""
+        if self.critic is None:
+            return 0, 0
+        known = self.disagrees & np.isfinite(self.observed)
+        is_closer = np.abs(self.predicted - self.observed) <= np.abs(self.critic - self.observed)
+        return int((known & is_closer).sum()), int(known.sum())
+
 
 @dataclass(frozen=True)
 class Disagreement:
@@ -299,6 +323,7 @@ class Timing:
     collect: float
     fit: float
     check: float
+    record: float = 0.0
 
 
 class EvaluationResults(Protocol):
@@ -333,6 +358,10 @@ class EvaluationResults(Protocol):
         """Set if the evaluated policy did not generate the data."""
 
     @property
+    def recordings(self) -> Recordings:
+        """Episodes to watch."""
+
+    @property
     def value(self) -> ValueFunction:
         """V with intervals."""
 
@@ -351,18 +380,3 @@ class EvaluationResults(Protocol):
     @property
     def timing(self) -> Timing:
         """Duration of each stage."""
-
-
-def as_plain(value: Any) -> Any:
-    """Records, arrays and tuples as dicts, lists and numbers, for JSON: NaN becomes None."""
-    if is_dataclass(value):
-        return {field.name: as_plain(getattr(value, field.name)) for field in fields(value)}
-    if isinstance(value, np.ndarray):
-        return as_plain(value.tolist())
-    if isinstance(value, dict):
-        return {key: as_plain(item) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [as_plain(item) for item in value]
-    if isinstance(value, float | np.floating):
-        return float(value) if np.isfinite(value) else None
-    return value

@@ -2,23 +2,21 @@
 
 from __future__ import annotations
 
-import platform
-import sys
 from collections.abc import Sequence
 from html import escape
-from importlib.metadata import version
 
 import numpy as np
 from matplotlib.axes import Axes
 
 from gptd_rl.report import charts, html, inputs, texts
+from gptd_rl.report.hover import Points, describe_states, describe_values
 from gptd_rl.report.numbers import MISSING, count, number, percent
+from gptd_rl.report.provenance import Provenance
 from gptd_rl.report.records import LEVELS, Check, EvaluationResults, OffPolicy, Relevance, Score
 from gptd_rl.report.slices import subsample
 from gptd_rl.report.svg import to_svg
 from gptd_rl.report.verdict import sampling_error
 from gptd_rl.types import IntArray
-from gptd_rl.version import __version__
 
 MAX_BARS = 20
 N_VISITED = 2000
@@ -30,9 +28,9 @@ def heading(name: str, key: str = "") -> str:
     return f'<h2 id="{name}">{escape(texts.HEADINGS[key or name])}</h2>'
 
 
-def figure(ax: Axes, name: str, **fields: object) -> str:
-    """A plot with its caption."""
-    return html.figure(to_svg(ax, name, texts.ALTERNATIVES[name]), texts.CAPTIONS[name].format(**fields))
+def figure(ax: Axes, name: str, points: Points | None = None, **fields: object) -> str:
+    """A plot with its caption; `points` say what they are."""
+    return html.figure(to_svg(ax, name, texts.ALTERNATIVES[name], points), texts.CAPTIONS[name].format(**fields))
 
 
 def policy(evaluation: EvaluationResults) -> list[str]:
@@ -40,8 +38,12 @@ def policy(evaluation: EvaluationResults) -> list[str]:
     data, check = evaluation.data, evaluation.check
     with_transition = np.delete(np.arange(len(data)), data.last)
     values = evaluation.value.predict(data.states[subsample(with_transition, N_VISITED)])
-    starts = evaluation.value.predict(data.states[subsample(data.starts, N_STARTS)])
-    shown = [figure(charts.plot_histogram(values, starts), "values")]
+    start_states = data.states[subsample(data.starts, N_STARTS)]
+    starts = evaluation.value.predict(start_states)
+    ax = charts.plot_histogram(values, starts)
+    at_ticks = np.full(len(starts), 0.04 * ax.get_ylim()[1])
+    of_starts = zip(describe_states(evaluation, start_states), starts.tolist(), strict=True)
+    shown = [figure(ax, "values", Points(starts, at_ticks, [f"{state}\nV {number(v)}" for state, v in of_starts]))]
     known = np.isfinite(check.observed) & np.isfinite(check.predicted)
     if known.any():
         critic = None if check.critic is None else check.critic[known]
@@ -50,8 +52,10 @@ def policy(evaluation: EvaluationResults) -> list[str]:
             check.n_rollouts, f"means of {check.n_rollouts} rollouts"
         )
         clipped = "" if critic is None else texts.CLIPPED_CRITIC
-        ax = charts.plot_predictions(check.observed[known], predicted, lower, upper, critic)
-        shown.append(figure(ax, "predictions", observed=observed, critic=clipped))
+        truth = check.observed[known]
+        ax = charts.plot_predictions(truth, predicted, lower, upper, critic)
+        said = describe_values(evaluation, check.states[known], predicted, lower, upper, critic, truth, observed)
+        shown.append(figure(ax, "predictions", Points(truth, predicted, said), observed=observed, critic=clipped))
     return [heading("policy"), *html.columns(shown)]
 
 
@@ -106,13 +110,22 @@ def calibration(check: Check) -> list[str]:
     if not check.scores or not n:
         return [heading("calibration"), "<p>Nothing was checked: there were no held-out episodes.</p>"]
     ax = charts.plot_reliability(check.shares, check.reliability, sampling_error(check.shares, n))
+    points = Points(
+        np.concatenate([100 * check.shares for _ in check.reliability]),
+        np.concatenate([100 * coverage for coverage in check.reliability.values()]),
+        [
+            f"{name}\n{percent(share)} intervals contain {percent(covered)}"
+            for name, coverage in check.reliability.items()
+            for share, covered in zip(check.shares.tolist(), coverage.tolist(), strict=True)
+        ],
+    )
     ground_truth = texts.GROUND_TRUTH.get(check.n_rollouts, texts.REPEATED_ROLLOUTS)
     ground_truth = ground_truth.format(n=len(check.observed), n_rollouts=check.n_rollouts)
     held_out = texts.HELD_OUT.format(episodes=count(n, "episode"), ground_truth=ground_truth)
     explained = f"<div><p>{escape(held_out)}</p><p>{escape(texts.SCORES)}</p></div>"
     return [
         heading("calibration"),
-        *html.columns([figure(ax, "reliability", n=n), explained]),
+        *html.columns([figure(ax, "reliability", points, n=n), explained]),
         _score_table(check.scores),
     ]
 
@@ -122,6 +135,7 @@ def _score_table(scores: Sequence[Score]) -> str:
         [
             s.name,
             number(s.rmse),
+            f"{number(s.rmse_interval[0])} to {number(s.rmse_interval[1])}",
             number(s.bias, 0.1 * s.rmse),
             number(s.nlpd, 0.1),
             *(percent(share) for share in s.coverage),
@@ -130,7 +144,7 @@ def _score_table(scores: Sequence[Score]) -> str:
         for s in scores
     ]
     return html.table(
-        ["", "RMSE", "bias", "NLPD", *(f"in {percent(level)}" for level in LEVELS), "mean 95 % interval"],
+        ["", "RMSE", "95 % interval", "bias", "NLPD", *(f"in {percent(level)}" for level in LEVELS), "mean 95 % interval"],
         rows,
         caption="Scores at held-out states. “In 95 %”: coverage of the 95 % intervals.",
         kind="numbers named",
@@ -153,26 +167,29 @@ def off_policy(found: OffPolicy, agent: str) -> list[str]:
     return [heading("off-policy", "off_policy"), text, warning]
 
 
-def method(evaluation: EvaluationResults, command: str) -> list[str]:
-    """How the evaluation works, a glossary, durations and versions."""
+def method(evaluation: EvaluationResults, made: Provenance | None) -> list[str]:
+    """How the evaluation works, a glossary, durations; when and how the page was made."""
     config = evaluation.config
     candidates = ", ".join(f"{escape(name)} {number(error, error)}" for name, error in config.candidates.items())
     glossary = "".join(f"<dt>{escape(term)}</dt><dd>{escape(text)}</dd>" for term, text in texts.GLOSSARY.items())
     timing = evaluation.timing
-    stages = (("collecting", timing.collect), ("fitting", timing.fit), ("checking", timing.check))
+    stages = (
+        ("collecting", timing.collect),
+        ("fitting", timing.fit),
+        ("checking", timing.check),
+        ("recording", timing.record),
+    )
     durations = " · ".join(f"{name} {number(seconds, 1.0)} s" for name, seconds in stages)
     return [
         heading("method"),
         texts.METHOD.format(chosen=escape(config.chosen), candidates=candidates or "none"),
-        f"<p>Made by <code>{escape(command)}</code>.</p>" if command else "",
+        *(_made(made) if made else []),
+        f'<p class="faint">{escape(durations)}</p>',
         f"<dl>{glossary}</dl>",
-        f'<p class="faint">{escape(durations)}<br>{escape(_versions())}</p>',
     ]
 
 
-def _versions() -> str:
-    packages = {"NumPy": "numpy", "SciPy": "scipy", "Gymnasium": "gymnasium"}
-    if "stable_baselines3" in sys.modules:
-        packages["Stable-Baselines3"] = "stable_baselines3"
-    own = [f"gptd-rl {__version__}", f"Python {platform.python_version()}"]
-    return " · ".join(own + [f"{name} {version(package)}" for name, package in packages.items()])
+def _made(made: Provenance) -> list[str]:
+    versions = " · ".join(f"{name} {version}" for name, version in made.versions.items())
+    command = f" by <code>{escape(made.command)}</code>" if made.command else ""
+    return [f"<p>Made on {escape(made.time)}{command}.</p>", f'<p class="faint">{escape(versions)}</p>']

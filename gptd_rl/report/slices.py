@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from gptd_rl.types import Array
 
-N_DOTS = 500  # visited states on a map
+N_DOTS = 300  # visited states on a map
 BANDWIDTH = 0.06  # of the weights of visited states, as a share of an axis
 
 
@@ -57,6 +57,10 @@ class Slice:
     def dots(self) -> Array:
         """Coordinates of at most `N_DOTS` visited states on the axes, of shape (m, k)."""
         return self._shown(subsample(self.visited, N_DOTS) @ self.axes.T)
+
+    def dot_states(self) -> Array:
+        """The states of `dots`, of shape (m, n_dims)."""
+        return subsample(self.visited, N_DOTS) * self.spread + self.centre
 
     def ticks(self, axis: int, n: int) -> Array:
         """Coordinates of the grid on an axis, of shape (n,)."""

@@ -22,9 +22,9 @@ figcaption, .faint { color: var(--faint); font-size: .9rem; } a { color: inherit
 EVALUATION = """
 :root { --font: system-ui, -apple-system, "Segoe UI", Roboto, "Helvetica Neue", sans-serif; --model: #0b5fa5;
   --critic: #b4530a; --other: #4d7c2a; --shade: #dfe9f3; --card: #f7f8fa; --good: #1d6f42; --bad: #a8320e;
-  --alert: #fdf3e7; }
+  --alert: #fdf3e7; --shadow: #00000038; }
 @media (prefers-color-scheme: dark) { :root { --model: #78b7f2; --critic: #f0a45c; --other: #a3cf7a; --shade: #26394d;
-  --card: #1e2126; --good: #7fd1a0; --bad: #f79a76; --alert: #33281b; } }
+  --card: #1e2126; --good: #7fd1a0; --bad: #f79a76; --alert: #33281b; --shadow: #000000b0; } }
 body { font-family: var(--font); padding: 3rem 1.25rem 5rem; max-width: 62rem; }
 p, li, dd, figcaption { max-width: 44rem; text-wrap: pretty; overflow-wrap: anywhere; }
 .facts { max-width: none; margin: 0; }
@@ -57,9 +57,47 @@ table { width: 100%; } tbody th { font-weight: 600; } td, tbody th { white-space
 thead th { vertical-align: bottom; }
 td, th { padding-right: 1.1rem; } .numbers td, .numbers thead th { text-align: right; }
 td:last-child, th:last-child { padding-right: 0; } .named thead th:first-child { text-align: left; }
+/* A table that goes on beyond an edge has a shadow there: covers scroll with the table, shadows stay. */
+.wide { background: linear-gradient(to right, var(--paper) 40%, transparent) left / 3rem 100% local no-repeat,
+  linear-gradient(to left, var(--paper) 40%, transparent) right / 3rem 100% local no-repeat,
+  linear-gradient(to right, var(--shadow), transparent) left / .9rem 100% scroll no-repeat,
+  linear-gradient(to left, var(--shadow), transparent) right / .9rem 100% scroll no-repeat; }
 .wide { margin: 1.5rem 0; } .wide:focus-visible { outline: 2px solid var(--model); outline-offset: 4px; }
 dt { font-weight: 600; } dd { margin: 0 0 .8rem; } code { overflow-wrap: anywhere; font-size: .9em;
   background: var(--card); padding: .1em .35em; border-radius: 4px; }
+button { font: inherit; color: inherit; background: var(--card); border: 1px solid var(--line); border-radius: 8px;
+  cursor: pointer; } button:hover { border-color: var(--faint); }
+:is(button, input, .points):focus-visible { outline: 2px solid var(--model); outline-offset: 2px; }
+.points circle { fill: none; } .points .on { stroke: var(--ink); stroke-width: 1.4px; }
+.tip { position: absolute; z-index: 2; max-width: min(22rem, 100vw - 2rem); padding: .45rem .7rem; font-size: .82rem;
+  line-height: 1.4; white-space: pre-line; color: var(--ink); background: var(--card); border: 1px solid var(--faint);
+  border-radius: 8px; pointer-events: none; overflow-wrap: anywhere; box-sizing: border-box; }
+.save { display: flex; gap: .4rem; justify-content: flex-end; max-width: 34rem; margin-top: .2rem; }
+.save button { font-size: .72rem; padding: .1rem .5rem; color: var(--faint); background: none; border-radius: 6px; }
+.player { background: var(--card); border-radius: 12px; padding: clamp(.8rem, 3vw, 1.4rem); display: grid;
+  gap: 1rem 1.6rem; grid-template-columns: minmax(0, 1fr); align-items: start; }
+.player > * { min-width: 0; margin: 0; }
+.player figure { margin: 0; } .player button { background: var(--paper); }
+.player [hidden] { display: none; }
+.tabs { display: flex; flex-wrap: wrap; gap: .5rem; } @media (max-width: 30rem) { .tabs small { display: block; } }
+ .tabs button { padding: .35rem .9rem; }
+.tabs button[aria-pressed=true] { border-color: var(--model); box-shadow: inset 0 0 0 1px var(--model); }
+.tabs small { color: var(--faint); } .screen img { display: block; width: 100%; max-width: 22rem; max-height: 22rem;
+  object-fit: contain; border-radius: 8px; border: 1px solid var(--line); box-sizing: border-box; background: #fff; }
+.controls { display: flex; gap: .8rem; align-items: center; } .controls input { flex: 1; min-width: 0;
+  accent-color: var(--model); height: 1.8rem; } .play { width: 2.8rem; height: 2.4rem; flex: none; }
+.player:not(.live) .readout { display: none; }
+.readout { display: grid; grid-template-columns: repeat(auto-fill, minmax(8rem, 1fr)); gap: .5rem 1rem; }
+.readout dt { font-size: .78rem; font-weight: 400; color: var(--faint); overflow-wrap: anywhere; }
+.readout dd { margin: 0; font-variant-numeric: tabular-nums; }
+.player svg { touch-action: pan-y; cursor: crosshair; } .cursor { stroke: var(--ink); stroke-width: 1.2px; }
+.tabs { grid-area: tabs; } .screen { grid-area: screen; } .controls { grid-area: controls; }
+.curves { grid-area: curves; } .readout { grid-area: readout; }
+.player { grid-template-areas: "tabs" "screen" "controls" "curves" "readout"; }
+@media (min-width: 46rem) { .player { grid-template-columns: minmax(0, 5fr) minmax(0, 6fr);
+  grid-template-rows: auto auto auto 1fr;
+  grid-template-areas: "tabs tabs" "screen curves" "controls curves" "readout curves"; } }
+@media print { .save, .tip, .controls, .tabs { display: none; } }
 @media print { body { max-width: none; padding: 0; font-size: 11pt; } h2 { margin-top: 2rem; break-after: avoid; }
   figure, .card, .warnings, tr { break-inside: avoid; } .card, .warnings { border: 1px solid var(--line); }
   .pair, .cards { grid-template-columns: 1fr 1fr; } .wide { overflow: visible; } }

@@ -130,4 +130,5 @@ def _importances(relevance: Relevance, inputs: Sequence[str]) -> str:
 def _warnings(evaluation: EvaluationResults) -> list[str]:
     off_policy = evaluation.off_policy
     own = [off_policy.warning] if off_policy is not None and off_policy.warning else []
-    return own + [text for text in evaluation.warnings if text not in own]
+    note = evaluation.recordings.note
+    return own + [text for text in evaluation.warnings if text not in own] + ([note] if note else [])

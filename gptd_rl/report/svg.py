@@ -18,6 +18,7 @@ import matplotlib as mpl
 from matplotlib.axes import Axes
 
 from gptd_rl.report.charts import COLOURS, WIDTH, figure_of
+from gptd_rl.report.hover import Points, circles
 
 SETTINGS = {
     "font.size": 9,
@@ -59,7 +60,7 @@ def page_style() -> Iterator[None]:
         yield
 
 
-def to_svg(ax: Axes, name: str, alt: str) -> str:
+def to_svg(ax: Axes, name: str, alt: str, points: Points | None = None) -> str:
     """The figure of `ax` as an SVG element.
 
     Parameters
@@ -69,10 +70,16 @@ def to_svg(ax: Axes, name: str, alt: str) -> str:
         Prefix of the ids in the drawing, unique on the page.
     alt : str
         Description for screen readers.
+    points : Points, optional
+        Points that say what they are.
     """
     buffer = io.StringIO()
     nothing = dict.fromkeys(("Creator", "Date", "Format", "Type"))
-    figure_of(ax).savefig(buffer, format="svg", metadata=nothing, dpi=144)
+    figure = figure_of(ax)
+    if (layout := figure.get_layout_engine()) is not None:
+        layout.execute(figure)
+        figure.set_layout_engine("none")  # or saving would draw everything once more for its sake
+    figure.savefig(buffer, format="svg", metadata=nothing, dpi=144)
     text = buffer.getvalue()
     box = re.search(r'viewBox="[^"]*"', text)
     assert box, "Matplotlib writes a view box"
@@ -83,4 +90,8 @@ def to_svg(ax: Axes, name: str, alt: str) -> str:
     for colour, code in COLOURS.items():
         text = text.replace(code, f"var(--{colour})")
     text = re.sub(r"\s*\n\s*", "\n", text)
-    return f'<svg {box[0]} role="img" aria-label="{escape(alt)}">{text.strip()}\n'
+    text = text.strip()
+    if points is None:
+        return f'<svg {box[0]} role="img" aria-label="{escape(alt)}">{text}\n'
+    drawing = text.removesuffix("</svg>")
+    return f'<svg {box[0]} role="group" aria-label="{escape(alt)}">{drawing}{circles(ax, points)}</svg>\n'

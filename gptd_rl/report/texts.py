@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 HEADINGS = {
+    "watch": "Watch the policy",
     "policy": "How good is the policy, state by state?",
     "relevance": "Which observations matter?",
     "calibration": "Are the values and intervals correct?",
@@ -14,6 +15,7 @@ HEADINGS = {
 
 # Described in words for screen readers, by the name of the figure.
 ALTERNATIVES = {
+    "episode": "Value along the {name} episode",
     "values": "Histogram of the values of visited states",
     "predictions": "Predicted against observed values",
     "importances": "Bars of the importance of each input",
@@ -26,29 +28,36 @@ ALTERNATIVES = {
 }
 
 CAPTIONS = {
-    "values": "Values of the visited states, as a histogram. Orange ticks are the states where episodes started. "
+    "episode": "{rank} return of {n} fresh episodes: {total} in {steps}, {end}; seed {seed}. The dashed line is the "
+    "discounted return from each step on. V is its mean: where returns are random, single ones vary more than the "
+    "interval.",
+    "values": "Values of the visited states; orange ticks are start states. "
     "Many states far below the ticks mean that the policy often reaches states from which it does not recover.",
-    "predictions": "Predicted against observed values ({observed}) at states of held-out episodes. Bars are 95 % "
-    "intervals: about 19 of 20 should reach the dashed diagonal.{critic}",
+    "predictions": "Predicted against observed values ({observed}) at states of held-out episodes. About 19 of 20 of "
+    "the 95 % intervals should reach the diagonal.{critic}",
     "importances": "How much of the value’s variance over visited states is lost when one input is unknown and the "
     "others are known, with 95 % intervals. Shares add up to more than 100 % where inputs act together, and an input "
     "that others tell is not missed. Grey inputs are irrelevant. An input that must matter but does not points to a "
     "problem.{rest}",
-    "reliability": "Coverage against the level of the intervals: 80 % intervals should contain 80 % of the values. The "
-    "band is the sampling error with {n} episodes around the diagonal. Below it intervals are too narrow, above it "
-    "too wide.",
+    "reliability": "Coverage against the level of the intervals: 80 % intervals should contain 80 % of the values. "
+    "Band: sampling error with {n} episodes. Below it intervals are too narrow, above it too wide.",
     "states": "Value of each visited state, with its 95 % interval. Wide intervals belong to states that are visited "
     "rarely, or that are followed by very different returns.{rest}",
     "section": "Value along the most important input, with its 95 % interval as a band and visited states as ticks. "
     "The band should be wider where there are no ticks.{others}",
     "value": "Value along the two most important axes; dots are visited states.{others} Far from the dots the map is "
     "an extrapolation.",
-    "uncertainty": "Half-width of the 95 % interval. It should be small at the dots and grow away from them; large "
-    "values among many dots belong to states whose returns vary a lot.",
-    "gap": "Value of the agent’s own critic minus the value of the model. Red: the critic’s value is higher; blue: "
-    "lower; white: equal. Differences among the dots are relevant; far from them both extrapolate.",
+    "uncertainty": "Half-width of the 95 % interval: small at the dots, larger away from them. Large values among many "
+    "dots belong to states whose returns vary a lot.",
+    "gap": "The critic’s value minus V. Red: the critic is higher; blue: lower. Differences among the dots are "
+    "relevant; far from them both extrapolate.",
 }
-CLIPPED_CRITIC = " Crosses at the edge are values of the critic outside the axis."
+WATCH = (
+    "The best, a typical and the worst of {n} fresh episodes, by their return. Space plays and pauses, the arrow keys "
+    "step, a click in the plot goes there."
+)
+RANKS = {"best": "Highest", "typical": "Median", "worst": "Lowest"}
+CLIPPED_CRITIC = " Crosses at the edge: the critic is beyond the axis."
 OTHER_INPUTS = " The other inputs are as in visited states nearby."
 
 KERNELS = {
@@ -75,7 +84,7 @@ REPEATED_ROLLOUTS = (
 )
 HELD_OUT = "All states are from {episodes} that were not used for fitting. {ground_truth}"
 SCORES = (
-    "RMSE is the root mean squared error, bias the mean error (positive: values are too high). NLPD scores value and "
+    "RMSE is the root mean squared error, without the noise of the rollouts it was measured by, bias the mean error (positive: values are too high). NLPD scores value and "
     "interval together; lower is better."
 )
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Literal
 
 import numpy as np
-from scipy import stats
+from scipy.special import bdtr
 
 from gptd_rl.report.numbers import count, percent
 from gptd_rl.report.records import LEVELS, Check
@@ -45,7 +45,9 @@ def verdict(check: Check) -> tuple[Mark, str]:
 
 def sampling_error(shares: Array, n: int) -> tuple[Array, Array]:
     """Lower and upper 2.5 % quantiles of binomial shares among `n` draws, each of shape (k,), for true `shares`."""
-    return stats.binom.ppf(0.025, n, shares) / n, stats.binom.ppf(0.975, n, shares) / n
+    # P(at most k of n) for each share; scipy.stats has it too, and takes a third of a second to import.
+    cumulative = bdtr(np.arange(n), n, shares[:, np.newaxis])  # [k, n]
+    return (cumulative < 0.025).sum(axis=1) / n, (cumulative < 0.975).sum(axis=1) / n
 
 
 def observed_quantity(check: Check) -> str:

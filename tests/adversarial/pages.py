@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import json
+import re
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from gptd_rl.report import html, page
+from gptd_rl.report import html, page, scripts
+from gptd_rl.report.provenance import Provenance
 from gptd_rl.report.records import OffPolicy
 from gptd_rl.report.summary import as_text, summary
 from tests.adversarial.harness import Attack, Category, pick
-from tests.report.evaluations import Tags, in_gridworld, one_input
+from tests.report.evaluations import Tags, in_gridworld, one_input, recorded
 
 PIECES = [
     *("<script>alert(1)</script>", "</script>", "<img src=x onerror=alert(1)>", '"><svg onload=alert(1)>', "<!--"),
@@ -41,19 +44,24 @@ def complaint_about(text: str, plain: Tags) -> str | None:
         return f"a name opens a tag: {tags.open}"
     if names(tags) != names(plain):
         return "a name makes tags"
+    if re.findall(r"<script>.*?</script>", text, flags=re.DOTALL) not in ([], [scripts.element()]):
+        return "a name changes the script"
     if any(name.startswith("on") for _, attributes in tags.tags for name in attributes):
         return "a name makes an attribute that runs"
     spoken = {v for _, attributes in tags.tags for k, v in attributes.items() if k == "aria-label"}
     used = [r for r in tags.references if not any(f"url({r})" in (text or "") for text in spoken)]
-    outside = [r for r in used if not r.startswith(("#", "data:image/png;base64,", "evaluation.json"))]
+    inside = ("#", "data:image/png;base64,", "data:image/webp;base64,", "evaluation.json")
+    outside = [r for r in used if not r.startswith(inside)]
     return f"a name makes a reference {outside[0]!r}" if outside else None
 
 
 def whole_page(evaluation: Any, plain: Tags, rng: np.random.Generator) -> str | None:
     config = replace(evaluation.config, agent=hostile(rng), env=hostile(rng), inputs=(hostile(rng),))
     other = OffPolicy(hostile(rng), 500, 0.34, 0.12, hostile(rng))
-    made = replace(evaluation, config=config, warnings=(hostile(rng),), off_policy=other)
-    return complaint_about(page.render(made, hostile(rng)), plain)
+    recordings = replace(evaluation.recordings, note=hostile(rng))
+    made = replace(evaluation, config=config, warnings=(hostile(rng),), off_policy=other, recordings=recordings)
+    provenance = Provenance(hostile(rng), hostile(rng), {hostile(rng): hostile(rng)})
+    return complaint_about(page.render(made, provenance), plain)
 
 
 def blocks(rng: np.random.Generator) -> str | None:
@@ -66,6 +74,16 @@ def blocks(rng: np.random.Generator) -> str | None:
     return complaint_about(made(hostile(rng)), Tags(made("plain")))
 
 
+def data_of_script(rng: np.random.Generator) -> str | None:
+    """Data for the script of the page end where they should, and come back as they were."""
+    content = {hostile(rng): [hostile(rng), 1.5]}
+    element = scripts.data("data", content)
+    if len(Tags(element).tags) != 1 or element.lower().count("</script") != 1 or "<!--" in element:
+        return "a text ends the data of the script"
+    found = json.loads(element[element.index(">") + 1 : element.rindex("<")])
+    return None if found == content else "the data of the script change a text"
+
+
 def in_terminal(rng: np.random.Generator) -> str | None:
     """The summary in a terminal has no escape sequence, and no markup of rich is taken for one."""
     evaluation = in_gridworld()
@@ -76,15 +94,19 @@ def in_terminal(rng: np.random.Generator) -> str | None:
 
 
 def prepare(folder: Path) -> Attack:
-    evaluation = one_input()
+    evaluation = recorded(value=one_input().value, data=one_input().data, inputs=("position",))
     plain_off = OffPolicy("PPO", 500, 0.34, 0.12, "few data")
-    plain = Tags(page.render(replace(evaluation, warnings=("few data",), off_policy=plain_off), "gptd-rl"))
+    recordings = replace(evaluation.recordings, note="no pictures")
+    filled = replace(evaluation, warnings=("few data",), off_policy=plain_off, recordings=recordings)
+    plain = Tags(page.render(filled, Provenance("today", "gptd-rl", {"gptd-rl": "0"})))
 
     def attack(rng: np.random.Generator) -> str | None:
         kind = rng.random()
         if kind < 0.1:
             return whole_page(evaluation, plain, rng)
-        return blocks(rng) if kind < 0.7 else in_terminal(rng)
+        if kind < 0.5:
+            return blocks(rng)
+        return data_of_script(rng) if kind < 0.7 else in_terminal(rng)
 
     return attack
 

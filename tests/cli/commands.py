@@ -18,7 +18,7 @@ GRID = "gptd_rl/LatentGridworld-v0"
 Capture = pytest.CaptureFixture[str]
 
 
-COMMANDS = ("collect", "evaluate", "iterate", "plot", "reproduce")
+COMMANDS = ("collect", "evaluate", "compare", "iterate", "plot", "reproduce")
 
 
 def subparsers() -> dict[str, argparse.ArgumentParser]:

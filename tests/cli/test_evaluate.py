@@ -24,13 +24,31 @@ def test_evaluate(call: dict[str, Any], stand_in: StandIn, agent_file: Path, tmp
     progress = call.pop("progress")
     assert callable(progress)
     assert call == dict(
-        policy=stand_in, env=GRID, n_transitions=10_000, gamma=None, deterministic=True, seed=0, target=None
+        policy=stand_in,
+        env=GRID,
+        n_transitions=10_000,
+        gamma=None,
+        deterministic=True,
+        seed=0,
+        target=None,
+        frames=True,
     )
 
 
 def test_evaluate_with_every_option(call: dict[str, Any], stand_in: StandIn, agent_file: Path, tmp_path: Path):
     named = ["--env", GRID, "--agent", agent_file, "--algo", "PPO", "--target", agent_file]
-    more = ["--n-transitions", 7, "--gamma", 0.5, "--seed", 9, "--stochastic", "--env-kwargs", "max_episode_steps=3"]
+    more = [
+        "--n-transitions",
+        7,
+        "--gamma",
+        0.5,
+        "--seed",
+        9,
+        "--stochastic",
+        "--no-frames",
+        "--env-kwargs",
+        "max_episode_steps=3",
+    ]
     assert run("evaluate", *named, *more, "--out", tmp_path) == 0
     assert (
         call["n_transitions"],
@@ -38,6 +56,7 @@ def test_evaluate_with_every_option(call: dict[str, Any], stand_in: StandIn, age
         call["seed"],
         call["deterministic"],
     ) == (7, 0.5, 9, False)
+    assert call["frames"] is False
     assert call["policy"] is stand_in and call["target"] is stand_in and stand_in.seeds == [9, 9]
     assert call["env"].spec.max_episode_steps == 3
 

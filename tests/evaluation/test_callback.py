@@ -179,7 +179,7 @@ def test_callback_passes_options_to_evaluate_agent(calls) -> None:
     assert place is env and type(agent) is sb3.A2C
     expected = dict(
         n_transitions=77, gamma=0.5, deterministic=False, seed=9, n_episodes=3, n_states=4, analyse_inputs=False
-    )
+    ) | dict(frames=False)
     assert options == expected
 
 

@@ -538,10 +538,11 @@ def test_evaluate_agent_progress():
     told: list[tuple[str, int, int]] = []
     evaluate_agent(go, Line(), **SMALL, progress=lambda *what: told.append(what))
     stages = [stage for stage, _, _ in told]
-    assert list(dict.fromkeys(stages)) == ["collect", "fit", "check"] == sorted(set(stages), key=stages.index)
-    assert stages == sorted(stages, key=["collect", "fit", "check"].index)
+    expected = ["collect", "fit", "check", "record"]
+    assert list(dict.fromkeys(stages)) == expected == sorted(set(stages), key=stages.index)
+    assert stages == sorted(stages, key=expected.index)
     assert all(0 <= done <= total for _, done, total in told)
-    for stage in ("collect", "fit", "check"):
+    for stage in expected:
         last = [(done, total) for s, done, total in told if s == stage][-1]
         assert last[0] == last[1] > 0
 

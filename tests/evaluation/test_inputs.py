@@ -40,7 +40,7 @@ def copied() -> Array:
 
 
 def analysed(data: Trajectories, kernel: str = "ard") -> Relevance:
-    v = select(data, kernel == "isotropic")
+    v = select(data, kernel == "isotropic", False)
     return inputs.analyse(v, data, v.predict)
 
 

@@ -91,7 +91,9 @@ def test_coverage_is_that_of_the_value_and_not_of_its_noisy_estimate(noise, size
 
 def test_no_state_of_a_check_has_a_part_in_its_own_interval():
     v = Calibrated(Chosen(Candidate("ours", lambda x: np.zeros(len(x)), np.zeros(4))))
-    data = Trajectories(np.arange(4.0)[:, None], np.array([1.0, 0, 2, 0]), [0.9, 0, 0.9, 0], [2, 2], [True, True])
+    data = Trajectories(
+        np.arange(4.0)[:, None], np.array([1.0, 0, 2, 0]), np.tile([0.9, 0.0], 2), np.full(2, 2), np.ones(2, dtype=bool)
+    )
     v.fit(data)
     truth = known(np.array([1.0, 10.0] * 20))  # every second episode is of the second half
     crossed = CrossFitted(v, truth)

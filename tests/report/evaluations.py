@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import functools
 import re
+from collections.abc import Callable
 from dataclasses import replace
 from html.parser import HTMLParser
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
@@ -16,8 +17,10 @@ from gptd_rl.agents.reference.gridworld import TowardsMiddle
 from gptd_rl.estimators.exclusions import Cost
 from gptd_rl.estimators.importances import Importances
 from gptd_rl.estimators.markov import MarkovTest
+from gptd_rl.evaluation.frames import encode
 from gptd_rl.evaluation.results import Evaluation
 from gptd_rl.report import page
+from gptd_rl.report.recorded import Frame, Recording, Recordings
 from gptd_rl.report.records import (
     Check,
     Disagreement,
@@ -63,7 +66,7 @@ def check_of(value: Any, data: Trajectories, n: int = 120, with_critic: bool = T
     theirs = critic(states) if with_critic else None
     names = ["GPTD", "Monte Carlo"] if theirs is None else ["GPTD", "A2C's critic", "Monte Carlo"]
     scores = [
-        Score(name, 1.234 * 3**i, -0.321 * i, 1.5 + i, (0.51, 0.79, 0.942 - 0.2 * i), 2.5)
+        Score(name, 1.234 * 3**i, (1.1 * 3**i, 1.4 * 3**i), -0.321 * i, 1.5 + i, (0.51, 0.79, 0.942 - 0.2 * i), 2.5)
         for i, name in enumerate(names)
     ]
     reliability = {name: SHARES ** (1.05 + i) for i, name in enumerate(names)}
@@ -107,7 +110,7 @@ def make(value: Any = None, data: Trajectories | None = None, inputs=INPUTS, wit
     ]
     evaluation = Evaluation(
         config=EvaluationConfig("A2C", "CartPole-v1", GAMMA, True, seen.n_transitions, seen.n_segments,
-                                int(seen.terminated.sum()), inputs, inputs[0] == "state 0", 7, {"GPTD": 1.0}),
+                                int(seen.terminated.sum()), inputs, inputs[0] == "state 0", 7, {"GPTD": 1.2}, "GPTD"),
         start=StartReturn(Interval(31.42, 30.87, 31.97), Interval(59.7, 48.2, 71.2), 59.7, 27.1, 22),
         relevance=relevance,
         markov=MARKOV,
@@ -168,7 +171,7 @@ def without_numbers() -> Evaluation:
     """All that can be missing is."""
     nan = float("nan")
     plain = make()
-    scores = tuple(Score(s.name, nan, nan, nan, (nan, nan, nan), nan) for s in plain.check.scores)
+    scores = tuple(Score(s.name, nan, (nan, nan), nan, nan, (nan, nan, nan), nan) for s in plain.check.scores)
     unseen = np.full(len(plain.check.observed), nan)
     relevance = replace(
         plain.relevance,
@@ -218,14 +221,16 @@ def nasty_names() -> Evaluation:
 def in_gridworld(**changes: Any) -> Evaluation:
     """Few data, in an environment whose name looks like markup; the value function is missing."""
     data = gptd_rl.collect("gptd_rl/LatentGridworld-v0", TowardsMiddle(), n_transitions=20, gamma=0.9, seed=0)
-    config = EvaluationConfig("A2C", "Grid[red]-v0", 0.95, True, 20, 5, 4, tuple("abcdefgh"), False, 0, {"GPTD": 1.0})
+    config = EvaluationConfig(
+        "A2C", "Grid[red]-v0", 0.95, True, 20, 5, 4, tuple("abcdefgh"), False, 0, {"GPTD": 1.2}, "GPTD"
+    )
     scaled = np.array([0.5, 3.0, *[0.01] * 5, 1e-9])
     relevance = relevance_of(scaled, 20)
     start = StartReturn(Interval(-4.5, -5.0, -4.0), Interval(-20.0, -23.0, -17.0), -20, 7.5, 4)
     scores = (
-        Score("GPTD", 0.1234, 0.0, -0.5, (0.5, 0.8, 0.947), 0.25),
-        Score("A2C's critic", 12345.6, 0.1, float("nan"), (0.1, 0.2, 0.3), 1e-5),
-        Score("Monte Carlo", 2.0, 0.1, 3.0, (0.4, 0.7, 0.9), 2.5),
+        Score("GPTD", 0.1234, (0.1, 0.14), 0.0, -0.5, (0.5, 0.8, 0.947), 0.25),
+        Score("A2C's critic", 12345.6, (1e4, 1.3e4), 0.1, float("nan"), (0.1, 0.2, 0.3), 1e-5),
+        Score("Monte Carlo", 2.0, (1.0, 3.0), 0.1, 3.0, (0.4, 0.7, 0.9), 2.5),
     )
     zeros = np.zeros(3)
     check = Check(
@@ -249,8 +254,46 @@ def in_gridworld(**changes: Any) -> Evaluation:
     return Evaluation(**made | changes)
 
 
-VARIANTS = {
+def recorded(with_frames: bool = True, **changes: Any) -> Evaluation:
+    """Three episodes of different lengths to watch, with pictures of one colour each."""
+    plain = make(**changes)
+    episodes = []
+    names: tuple[Literal["best", "typical", "worst"], ...] = ("best", "typical", "worst")
+    for segment, name in enumerate(names):
+        states = plain.data.states[plain.data.segment_of == segment]
+        n = len(states) - 1
+        moments = range(0, n + 1, 2)
+        colours = [np.full((20, 30, 3), (255 * m // (n + 1), 90 * segment, 128), np.uint8) for m in moments]
+        drawn = encode([colours])[1][0] if with_frames else []
+        unknown = np.append(np.zeros(n), np.nan)
+        lower, upper = plain.value.confidence_interval(states)
+        episodes.append(
+            Recording(
+                name=name,
+                seed=segment,
+                total=float(n),
+                n_steps=n,
+                end="terminated",
+                steps=np.arange(n + 1),
+                states=states,
+                rewards=1.0 + unknown,
+                followed=np.arange(n, -1, -1.0),
+                predicted=plain.value.predict(states) + unknown,
+                lower=lower + unknown,
+                upper=upper + unknown,
+                critic=None if plain.critic is None else plain.critic(states) + unknown,
+                frames=tuple(Frame(moments[i], data) for i, data in drawn),
+            )
+        )
+    media_type = encode([colours])[0] if with_frames else ""
+    note = "" if with_frames else "The episodes have no pictures: there is <no> pygame."
+    return replace(plain, recordings=Recordings(tuple(episodes), 10, media_type, note))
+
+
+VARIANTS: dict[str, Callable[[], Evaluation]] = {
     "plain": make,
+    "recorded": recorded,
+    "without frames": lambda: recorded(with_frames=False, with_critic=False),
     "no critic": lambda: make(with_critic=False),
     "one input": one_input,
     "discrete": discrete,
@@ -283,7 +326,7 @@ class Tags(HTMLParser):
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
         self.handle_startendtag(tag, attrs)
-        if tag not in ("meta", "br"):
+        if tag not in ("meta", "br", "img", "input"):
             self.open.append(tag)
 
     def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
@@ -296,7 +339,7 @@ class Tags(HTMLParser):
         assert self.open.pop() == tag
 
     def handle_data(self, data: str) -> None:
-        if self.open and self.open[-1] not in ("style", "title"):
+        if self.open and self.open[-1] not in ("style", "title", "script"):
             self.texts.append(data)
 
     @property

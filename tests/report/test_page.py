@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import re
 import subprocess
@@ -9,15 +10,18 @@ import sys
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 
+import gptd_rl
 from gptd_rl.estimators.exclusions import Cost
 from gptd_rl.estimators.importances import Importances
-from gptd_rl.report import page
+from gptd_rl.report import page, scripts
 from gptd_rl.report.numbers import percent
+from gptd_rl.report.provenance import Provenance
 from gptd_rl.report.records import Disagreement
 from gptd_rl.report.summary import as_text, summary
-from tests.report.evaluations import INPUTS, VARIANTS, Tags, make, one_input, rendered, without_numbers
+from tests.report.evaluations import INPUTS, VARIANTS, Tags, make, one_input, recorded, rendered, without_numbers
 
 
 @pytest.mark.parametrize("name", VARIANTS)
@@ -27,9 +31,13 @@ def test_render_is_complete_and_needs_no_network(name: str):
     assert len(tags.ids) == len(set(tags.ids))
     for reference in tags.references:
         inside = reference.startswith("#") and reference[1:] in tags.ids
-        assert inside or reference.startswith("data:image/png;base64,") or reference == "evaluation.json", reference
-    assert "http" not in rendered(name)
-    assert not {"script", "link", "iframe", "object"} & {tag for tag, _ in tags.tags}
+        data = reference.startswith(("data:image/png;base64,", "data:image/webp;base64,"))
+        assert inside or data or reference == "evaluation.json", reference
+    assert "http" not in rendered(name).replace("http-equiv", "")
+    assert not {"link", "iframe", "object"} & {tag for tag, _ in tags.tags}
+    own = [attributes for tag, attributes in tags.tags if tag == "script"]
+    recordings = [{"type": "application/json", "id": "episodes"}] if name in ("recorded", "without frames") else []
+    assert own == [*recordings, {}] and f"<script>{scripts.EVALUATION}</script>" in rendered(name)
     assert len(rendered(name)) < 2_500_000
     assert "nan" not in tags.text.replace("nant", "").split()
     assert "mathdefault" not in rendered(name)
@@ -154,7 +162,7 @@ def test_cards_bars_table_and_terminal_have_the_same_numbers():
 
 def test_render_escapes_names():
     content = rendered("nasty names")
-    assert "<script" not in content and "<img" not in content and "<b>" not in content
+    assert content.count("<script") == 1 and "<img" not in content and "<b>" not in content
     text = Tags(content).text
     assert "<b>A&B</b> on <img src=x>" in text
     drawings = Tags("<p>" + "".join(re.findall("<svg.*?</svg>", content, flags=re.DOTALL)) + "</p>").text
@@ -164,16 +172,85 @@ def test_render_escapes_names():
 
 def test_render_shows_the_command():
     command = "gptd-rl evaluate --agent 'a<b.zip'"
-    assert f"Made by {command}." in Tags(page.render(one_input(), command)).text
-    assert "Made by" not in Tags(rendered("one input")).text
+    made = Provenance("2026-02-01 13:05 UTC", command, {"gptd-rl": "0.2.0", "Python": "<3.11>"})
+    text = Tags(page.render(one_input(), made)).text
+    assert f"Made on 2026-02-01 13:05 UTC by {command}. gptd-rl 0.2.0 · Python <3.11>" in text
+    assert "Made on" not in Tags(rendered("one input")).text
 
 
 def test_render_lists_disagreements():
     states = [Disagreement((float(i),), 9.0, 5.0, 4.0, 6.0, seen) for i, seen in enumerate((5.5, 8.5, float("nan")))]
     text = Tags(page.render(replace(one_input(), disagreements=tuple(states)))).text
-    assert "At 3 states the critic is outside" in text and "closer to fresh rollouts at 1 of 2." in text
+    assert "The table below lists the largest differences, one per episode." in text
     for row in ("9.05.04.0 to 6.05.5GPTD", "9.05.04.0 to 6.08.5critic", "9.05.04.0 to 6.0——"):
         assert row in text, row
+
+
+def test_render_counts_disagreements_over_all_states():
+    plain = make()
+    check = plain.check
+    assert check.critic is not None
+    outside = (check.critic < check.lower) | (check.critic > check.upper)
+    closer = np.abs(check.predicted - check.observed) <= np.abs(check.critic - check.observed)
+    n, n_closer = int(outside.sum()), int((outside & closer).sum())
+    assert n > len(plain.disagreements) == 6  # more than the table lists
+    assert (check.n_disagreements, check.closer_model()) == (n, (n_closer, n))
+    assert plain.as_json()["n_disagreements"] == n
+    sentence = f"At {n} of 120 states checked the critic is outside the model’s 95 % interval; the model is closer to "
+    assert f"{sentence}fresh rollouts at {n_closer} of these {n}. The table" in Tags(rendered("plain")).text
+    inside = replace(check, critic=check.predicted)
+    assert inside.n_disagreements == 0
+    text = Tags(page.render(replace(plain, check=inside, disagreements=()))).text
+    assert "At all 120 states checked, the critic is inside" in text
+    assert replace(check, critic=None).n_disagreements == 0
+
+
+def test_render_shows_recordings():
+    content = rendered("recorded")
+    tags = Tags(content)
+    assert "Highest return of 10 fresh episodes: " in tags.text and "pictures" not in tags.text
+    (found,) = re.findall('<script type="application/json" id="episodes">(.*?)</script>', content)
+    data = json.loads(found)
+    recordings = recorded().recordings
+    for episode, recording in zip(data["episodes"], recordings.episodes, strict=True):
+        k = len(recording.steps)
+        assert len(episode["x"]) == len(episode["values"]) == len(episode["frame"]) == k
+        assert episode["x"] == sorted(episode["x"]) and episode["frame"] == [i // 2 for i in range(k)]
+        assert [base64.b64decode(one) for one in episode["frames"]] == [f.data for f in recording.frames]
+        assert episode["values"][0][0] == "0" and episode["values"][-1][2] == "—"  # V of a terminal state is not shown
+        assert {len(row) for row in episode["values"]} == {6 + len(INPUTS)}
+    without = rendered("without frames")
+    assert "The episodes have no pictures: there is <no> pygame." in Tags(without).text
+    assert "<img" not in without and 'id="player"' in without
+    assert 'id="player"' not in rendered("plain")
+
+
+def test_as_json_has_recordings_without_frames():
+    content = recorded().as_json()
+    json.dumps(content, allow_nan=False)
+    episodes = content["recordings"]["episodes"]
+    assert [e["name"] for e in episodes] == ["best", "typical", "worst"]
+    assert "frames" not in episodes[0] and episodes[0]["predicted"][-1] is None
+
+
+@pytest.mark.parametrize("name", ["plain", "one input", "discrete", "many inputs"])
+def test_points_say_their_state(name: str):
+    evaluation = VARIANTS[name]()
+    drawings = re.findall("<svg.*?</svg>", rendered(name), flags=re.DOTALL)
+    said = {}
+    for drawing in drawings:
+        tags = Tags(drawing)
+        label = tags.tags[0][1]["aria-label"]
+        said[label] = [attributes["aria-label"] for tag, attributes in tags.tags if tag == "circle"]
+    predictions = said["Predicted against observed values"]
+    assert len(predictions) == len(evaluation.check.states)
+    inputs = evaluation.config.inputs
+    shown = {"discrete": r"state \d+", "many inputs": r"joint_.* and 24 more"}.get(name, f"{inputs[0]} .*")
+    pattern = rf"{shown}\nV \S+, 95 % interval \S+ to \S+\ncritic \S+\nmeans of 200 rollouts \S+"
+    assert all(re.fullmatch(pattern, text or "") for text in predictions)
+    where = {"one input": "Value along one input with its interval as a band",
+             "discrete": "Value of each visited state with its interval"}.get(name, "Map of the value")  # fmt: skip
+    assert len(said[where]) > 5 and all("95 % interval" in (text or "") for text in said[where])
 
 
 def test_render_names_the_smallest_error():
@@ -183,12 +260,15 @@ def test_render_names_the_smallest_error():
     assert "RMSE: GPTD 2.00, A2C's critic 1.00 and Monte Carlo 3.00; A2C's critic is closer." in text
 
 
-def test_write_leaves_two_files(tmp_path: Path):
+def test_write_leaves_two_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     evaluation = without_numbers()
-    path = evaluation.write(tmp_path / "new" / "folder")
+    monkeypatch.setenv("SOURCE_DATE_EPOCH", "1000000000")
+    path = evaluation.write(tmp_path / "new" / "folder", "gptd-rl")
     assert path == tmp_path / "new" / "folder" / "index.html"
     assert sorted(p.name for p in path.parent.iterdir()) == ["evaluation.json", "index.html"]
-    assert path.read_text(encoding="utf-8") == rendered("without numbers")  # the same again
+    made = Provenance.now("gptd-rl")
+    assert made.time == "2001-09-09 01:46 UTC"
+    assert path.read_text(encoding="utf-8") == page.render(evaluation, made)  # the same again
 
     def refuse(constant: str) -> None:
         raise AssertionError(constant)
@@ -196,6 +276,7 @@ def test_write_leaves_two_files(tmp_path: Path):
     content = json.loads((path.parent / "evaluation.json").read_text(encoding="utf-8"), parse_constant=refuse)
     assert content["start"]["value"]["estimate"] is None and content["check"]["scores"][0]["rmse"] is None
     assert content["config"]["inputs"] == list(INPUTS)
+    assert content["made"]["command"] == "gptd-rl" and content["made"]["versions"]["gptd-rl"] == gptd_rl.__version__
     assert "−" not in (path.parent / "evaluation.json").read_text(encoding="utf-8")
 
 
