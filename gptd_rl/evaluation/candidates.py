@@ -70,8 +70,8 @@ class Candidate:
     def squared_errors(self, returns: Returns) -> Array:
         """Sums over left-out returns of each episode, of shape (n_episodes,)."""
         errors = (returns.y - returns.difference(self.left_out))[returns.usable]
-        sums: Array = np.bincount(returns.episode[returns.usable], errors**2, minlength=int(returns.episode[-1]) + 1)
-        return sums
+        of, n_episodes = returns.episode[returns.usable], int(returns.episode[-1]) + 1
+        return np.asarray(np.bincount(of, errors**2, minlength=n_episodes), dtype=np.float64)
 
 
 class Chosen:

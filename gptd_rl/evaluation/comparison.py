@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from gptd_rl.report.comparison_records import AgentValues, ComparisonConfig, Difference, StateComparison
-from gptd_rl.report.records import ValueFunction, as_plain
+from gptd_rl.report.plain import as_plain
+from gptd_rl.report.records import ValueFunction
 from gptd_rl.types import Array
 
 RECORDS = ("config", "agents", "differences", "at_states", "warnings", "seconds")

@@ -144,7 +144,15 @@ def _score_table(scores: Sequence[Score]) -> str:
         for s in scores
     ]
     return html.table(
-        ["", "RMSE", "95 % interval", "bias", "NLPD", *(f"in {percent(level)}" for level in LEVELS), "mean 95 % interval"],
+        [
+            "",
+            "RMSE",
+            "95 % interval",
+            "bias",
+            "NLPD",
+            *(f"in {percent(level)}" for level in LEVELS),
+            "mean 95 % interval",
+        ],
         rows,
         caption="Scores at held-out states. “In 95 %”: coverage of the 95 % intervals.",
         kind="numbers named",

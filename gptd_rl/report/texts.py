@@ -84,8 +84,8 @@ REPEATED_ROLLOUTS = (
 )
 HELD_OUT = "All states are from {episodes} that were not used for fitting. {ground_truth}"
 SCORES = (
-    "RMSE is the root mean squared error, without the noise of the rollouts it was measured by, bias the mean error (positive: values are too high). NLPD scores value and "
-    "interval together; lower is better."
+    "RMSE is the root mean squared error, without the noise of the rollouts that it was measured by; bias is the mean "
+    "error (positive: values are too high). NLPD scores value and interval together; lower is better."
 )
 
 OFF_POLICY = (
