@@ -247,8 +247,8 @@ def plot_pit_ecdf(
 ) -> Axes:
     """Distribution of probability integral transforms, less the uniform one, with a band for all points at once.
 
-    Inside the band the intervals are calibrated. A line that rises first and falls then, or the other way round, says
-    that they are too wide or too narrow; one that stays above or below 0, that values are too high or too low.
+    Inside the band the intervals are calibrated. A line that is first below 0 and then above says that they are too
+    wide, the other way round too narrow; one that stays above 0, that values are predicted too high, below too low.
 
     Parameters
     ----------
