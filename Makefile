@@ -27,7 +27,7 @@ help: ## list the targets
 demo: $(SB3) ## train a small agent (once), evaluate it, write a page about it to demo/
 	OPENBLAS_NUM_THREADS=1 OMP_NUM_THREADS=1 $(PY) examples/evaluate_sb3_agent.py
 
-test: lint ## format, lint, types, tests, doctests and examples: what CI runs
+test: lint ## format, lint, types, tests, doctests and examples; CI runs `make test docs`
 	OPENBLAS_NUM_THREADS=1 OMP_NUM_THREADS=1 $(PY) -m pytest -n $(JOBS) --durations=30
 
 test-all: ## the tests with Python 3.11, 3.12 and 3.13, each that is there, in .venv-<version>

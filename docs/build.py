@@ -8,6 +8,7 @@ from __future__ import annotations
 import argparse
 import os
 import re
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -77,6 +78,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if missing := missing_packages():
         return fail(f'the documentation needs {", ".join(missing)}: run `make docs`, or pip install -e ".[docs]"')
     pages = options.out.resolve() / "html"  # beside it myst-nb leaves its notebooks
+    shutil.rmtree(HERE / "reference" / "generated", ignore_errors=True)  # pages of names that are gone
     command = [sys.executable, "-m", "sphinx", "-q", "-E", "-W", "--keep-going", "-b", "html", *options.sphinx]
     done = subprocess.run([*command, str(HERE), str(pages)], env=os.environ | {"NO_COLOR": "1"}, check=False)
     if done.returncode:
