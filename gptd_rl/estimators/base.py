@@ -25,11 +25,17 @@ from gptd_rl.estimators.params import Parameters
 from gptd_rl.estimators.planning import Plan, carry_out, make_plan
 from gptd_rl.estimators.predictions import Predictions
 from gptd_rl.estimators.pruning import InputPruning
-from gptd_rl.estimators.sparse_engine import CANDIDATES_PER_POINT, SparseOptions, make_engine, remake_engine
+from gptd_rl.estimators.sparse_engine import (
+    CANDIDATES_PER_POINT,
+    SparseEngine,
+    SparseOptions,
+    make_engine,
+    remake_engine,
+)
 from gptd_rl.estimators.storage import SaveAndLoad
 from gptd_rl.exceptions import InterruptedFitWarning
 from gptd_rl.inference.model import Model
-from gptd_rl.inference.sparse import SparsePosterior, SparseVariance
+from gptd_rl.inference.sparse import SparseVariance
 from gptd_rl.kernels import ActionDelta, Kernel
 from gptd_rl.kernels import registry as kernel_registry
 from gptd_rl.progress import fit_progress
@@ -194,11 +200,11 @@ class Estimator(Predictions, Parameters, InputPruning, SaveAndLoad):
         )
         new = type(self)(**self.get_params(deep=False))
         new.mean_, new._amplification = self.mean_, self._amplification
-        new._adopt(engine, self.model_, self.thinning_, self.trace_decay_)
-        if inducing_points is not None and isinstance(new.posterior_, SparsePosterior):
+        model = self.model_
+        if inducing_points is not None and self.trace_decay_ is None and isinstance(engine, SparseEngine):
             # θ was selected without these points: what they cannot express is noise to them.
-            noise = self.noise_variance_ + new.posterior_.solution.residual_variance / self.thinning_
-            new._adopt(engine, self.model_.with_noise(noise), self.thinning_, self.trace_decay_)
+            model = model.with_noise(model.noise_variance + engine.residual_variance(model) / self.thinning_)
+        new._adopt(engine, model, self.thinning_, self.trace_decay_)
         return new
 
     def _adopt(

@@ -180,6 +180,12 @@ class SparseEngine:
         [known] = fixed.statistics(model)
         return self._posterior(model, every, fixed.features(model, whitened=True), known, self.dataset)
 
+    def residual_variance(self, model: Model) -> float:
+        """Prior variance of a target that the inducing points leave out, on average."""
+        fixed = self.bound.found(model)
+        [known] = fixed.statistics(model)
+        return Solution.of(model, fixed.features(model, whitened=True), known).residual_variance
+
     @cached_property
     def moments(self) -> MomentProblem:
         """Model selection by instrumented rewards of contiguous pieces."""

@@ -28,7 +28,7 @@ from gptd_rl.temporal.means import subtract_values
 from gptd_rl.temporal.returns import Returns
 from gptd_rl.types import Array
 
-N_SELECTED = 600  # states for model selection by returns, evenly chosen from all episodes
+N_SELECTED = 500  # states for model selection by returns, evenly chosen from all episodes
 N_BOOTSTRAPPED = 3000  # states for model selection by single transitions, in whole pieces of episodes
 N_INDUCING_POINTS = 400
 MAX_SEPARATE_INPUTS = 60  # with more, one relevance for all
