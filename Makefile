@@ -12,13 +12,14 @@ PIP_INSTALL := $(PY) -m pip install -qq --disable-pip-version-check -c constrain
 
 SB3  := $(VENV)/.installed-sb3
 DEV  := $(VENV)/.installed-dev
+DOCS := $(VENV)/.installed-docs
 
 # Figures go to files.
 export MPLBACKEND := Agg
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test attack lint format browser tables bench-exact bench-sparse bench-selection bench-fits bench-off-policy bench-evaluate bench-compare bench-policy-iteration bench-ablation bench-model-or-not bench-threads bench-imports bench-markov clean distclean
+.PHONY: help demo test test-all docs attack lint format browser tables bench-exact bench-sparse bench-selection bench-fits bench-off-policy bench-evaluate bench-compare bench-policy-iteration bench-ablation bench-model-or-not bench-threads bench-imports bench-markov clean distclean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1|\2/p' Makefile | awk -F'|' '{ printf "%-24s %s\n", $$1, $$2 }'
@@ -26,8 +27,18 @@ help: ## list the targets
 demo: $(SB3) ## train a small agent (once), evaluate it, write a page about it to demo/
 	OPENBLAS_NUM_THREADS=1 OMP_NUM_THREADS=1 $(PY) examples/evaluate_sb3_agent.py
 
-test: lint ## format, lint, types, tests, doctests and examples: what CI runs
+test: lint ## format, lint, types, tests, doctests and examples; CI runs `make test docs`
 	OPENBLAS_NUM_THREADS=1 OMP_NUM_THREADS=1 $(PY) -m pytest -n $(JOBS) --durations=30
+
+test-all: ## the tests with Python 3.11, 3.12 and 3.13, each that is there, in .venv-<version>
+	@for version in 3.11 3.12 3.13; do \
+		if python$$version -c '' 2>/dev/null; then \
+			$(MAKE) --no-print-directory PYTHON=python$$version VENV=.venv-$$version JOBS=$(JOBS) test || exit 1; \
+		else echo "python$$version is not there: skipped"; fi; \
+	done
+
+docs: $(DOCS) ## the site, docs/_build/html/index.html; its tutorials are run
+	$(PY) docs/build.py
 
 attack: $(DEV) ## 100 000 hostile cases, an hour at most: a table of categories, cases, failures and seconds
 	OPENBLAS_NUM_THREADS=1 OMP_NUM_THREADS=1 $(PY) -m tests.adversarial --cases 100000 --seconds 3600
@@ -103,10 +114,11 @@ bench-markov: $(DEV) ## how often the test of the Markov property rejects, where
 clean: ## remove what tools left behind, except the virtual environment
 	rm -rf build dist *.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis
 	rm -rf demo any_policy runs relevances.png policy_iteration.png
+	rm -rf docs/_build docs/_generated docs/reference/generated
 	find gptd_rl envs agents tests examples benchmarks -name __pycache__ -prune -exec rm -rf {} +
 
 distclean: clean ## remove the virtual environments as well
-	rm -rf $(VENV) .ci-venv
+	rm -rf $(VENV) .ci-venv .venv-3.*
 
 # One environment, two fillings: what the demo needs, and everything. Each is renewed when the requirements change.
 $(VENV)/pyvenv.cfg:
@@ -118,5 +130,9 @@ $(SB3): pyproject.toml constraints.txt | $(VENV)/pyvenv.cfg
 	@touch $@
 
 $(DEV): pyproject.toml constraints.txt | $(VENV)/pyvenv.cfg
-	$(PIP_INSTALL) -e ".[sb3,render,minari,dask,dev]"
+	$(PIP_INSTALL) -e ".[sb3,render,minari,dask,pandas,hub,dev]"
 	@touch $(SB3) $@
+
+$(DOCS): $(DEV)
+	$(PIP_INSTALL) -e ".[docs]"
+	@touch $@

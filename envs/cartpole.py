@@ -37,9 +37,9 @@ class CartPoleSwingUp(Dynamics):
     cart_mass, pole_mass, length, gravity, friction : float
         M and m in kg, l in m, g in m/s², b in kg/s.
     max_force : float
-        Largest |u| in N.
+        Largest size of the force u in N.
     rail : float
-        Largest |x| in m. A cart that gets there stops, and the episode is over.
+        Largest distance of x from 0 in m. A cart that gets there stops, and the episode is over.
     max_speed, max_spin : float
         ẋ and θ̇ are clipped to ± this, in m/s and rad/s, after each sub-step.
     dt : float

@@ -26,15 +26,15 @@ class PendulumSwingUp(Dynamics):
     The state is (φ, φ̇), the angle from upright in [−π, π), clockwise positive, and the angular
     speed. With torque u, m l² φ̈ = −μ φ̇ + m g l sin φ + u. Leaving a state earns the reward
     exp(−φ² − 0.2 φ̇²) − 1 of the state *left*, so that V(x) = r(x) + γ V(x′) as in Deisenroth's
-    recursion; actions have no cost. The episode terminates in a state with |φ| ≤ `goal_angle` and |φ̇| ≤ `goal_speed`.
-    Start states are uniform over the rest of the state space.
+    recursion; actions have no cost. The episode terminates in a state with
+    ``|φ| ≤ goal_angle`` and ``|φ̇| ≤ goal_speed``. Start states are uniform over the rest of the state space.
 
     Parameters
     ----------
     mass, length, gravity, friction : float
         m in kg, l in m, g in m/s², μ in kg m²/s.
     max_torque : float
-        Largest |u| in N m. Less than m g l is too little to lift the pendulum straight up.
+        Largest size of the torque u in N m. Less than m g l is too little to lift the pendulum straight up.
     max_speed : float
         Speeds are clipped to ± this, in rad/s, after each sub-step.
     dt : float

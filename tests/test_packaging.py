@@ -6,6 +6,7 @@ import re
 import shutil
 import subprocess
 import sys
+import tarfile
 import tomllib
 import zipfile
 from collections.abc import Iterator
@@ -40,19 +41,41 @@ def run(*command: str | Path, cwd: Path) -> str:
 
 
 @pytest.fixture(scope="module")
-def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A wheel built from the sdist built from a copy, so that nothing is left in the checkout."""
+def distributions(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Folder of an sdist built from a copy, so that nothing is left in the checkout, and of a wheel built from it."""
     copy = tmp_path_factory.mktemp("source") / "gptd-rl"
     copy.mkdir()
-    for name in ["pyproject.toml", "README.md", "LICENSE"]:
-        shutil.copy(ROOT / name, copy)
-    for folder in {folder.split("/")[0] for folder in FOLDERS.values()}:
-        unwanted = shutil.ignore_patterns("__pycache__")
+    for path in ROOT.iterdir():
+        if path.is_file() and path.name != ".git":
+            shutil.copy(path, copy)
+    for folder in {folder.split("/")[0] for folder in FOLDERS.values()} | {"benchmarks", "docs", "examples", "tests"}:
+        unwanted = shutil.ignore_patterns("__pycache__", "results", "_build", "_generated", "generated")
         shutil.copytree(ROOT / folder, copy / folder, symlinks=True, ignore=unwanted)
     out = tmp_path_factory.mktemp("dist")
     run(sys.executable, "-m", "build", "--no-isolation", "--outdir", out, cwd=copy)
-    (built,) = out.glob("*.whl")
+    return out
+
+
+@pytest.fixture(scope="module")
+def wheel(distributions: Path) -> Path:
+    (built,) = distributions.glob("*.whl")
     return built
+
+
+def test_sdist_holds_what_make_needs(distributions: Path) -> None:
+    (built,) = distributions.glob("*.tar.gz")
+    with tarfile.open(built) as archive:
+        names = {name.partition("/")[2] for name in archive.getnames()}
+    examples = {f"examples/{path.name}" for path in (ROOT / "examples").glob("*.py")}
+    assert (
+        examples | {"Makefile", "constraints.txt", "CHANGELOG.md", "tests/test_packaging.py", "docs/conf.py"} <= names
+    )
+    assert not [name for name in names if "__pycache__" in name]
+
+
+def test_the_index_would_take_both(distributions: Path) -> None:
+    checked = run(sys.executable, "-m", "twine", "check", "--strict", *sorted(distributions.iterdir()), cwd=ROOT)
+    assert checked.count("PASSED") == 2
 
 
 def test_wheel_holds_every_module_under_one_name(wheel: Path) -> None:

@@ -58,7 +58,7 @@ class TowardsMiddle:
     def value(self, observations: ArrayLike, gamma: float) -> NDArray[np.float64]:
         """True values of the policy.
 
-        It needs d = |x − middle| steps of reward r, so V = r (1 − γᵈ) / (1 − γ). Where it may slip with probability p,
+        It needs d = abs(x − middle) steps of reward r: V = r (1 − γᵈ) / (1 − γ). Where it may slip with probability p,
         V(d) = r + γ(1 − p) V(d − 1) + γp V(d + 1), V(0) = 0, and the border is a wall.
 
         Parameters

@@ -23,7 +23,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from gptd_rl.checks import as_index, one_line
-from gptd_rl.data import files, readers, resampling
+from gptd_rl.data import files, frames, readers, resampling
 from gptd_rl.data.record import check_record
 from gptd_rl.exceptions import brief
 from gptd_rl.types import Array, BoolArray, IntArray
@@ -337,6 +337,23 @@ class Trajectories:
         No transition is lost, only the information that a piece continues in the next one.
         """
         return Trajectories._trusted(**resampling.cut(self, max_transitions))
+
+    def to_pandas(self, names: Sequence[str] | None = None) -> Any:
+        """A table with one row for each state; it needs pandas.
+
+        Parameters
+        ----------
+        names : sequence of str, optional
+            Names of the state variables; "input 0", "input 1", … by default.
+
+        Returns
+        -------
+        table : pandas.DataFrame
+            Columns segment, step, one for each state variable, action (or action 0, …), reward, discount, terminated
+            and truncated. Reward and discount of a truncated segment's last state, and actions of last states, are
+            missing.
+        """
+        return frames.trajectories_frame(self, names)
 
 
 def _join_choices(parts: Sequence[Array]) -> Array:

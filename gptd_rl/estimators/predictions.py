@@ -86,7 +86,7 @@ class StatePredictions(Predictions):
     def predict(
         self, states: ArrayLike, return_std: bool = False, return_cov: bool = False
     ) -> Array | tuple[Array, Array]:
-        """Posterior mean of V and, if asked, its standard deviation or covariance under the model (eqs. 9 and 10).
+        """Posterior mean of V and, if asked, its standard deviation or covariance: paper eqs. (9) and (10).
 
         Parameters
         ----------

@@ -99,6 +99,50 @@ class Evaluation:
         counts = {"levels": list(LEVELS), "n_disagreements": self.check.n_disagreements}
         return counts | {name: as_plain(getattr(self, name)) for name in RECORDS}
 
+    def to_pandas(self) -> Any:
+        """A table of the held-out states: what was predicted, and what was observed; it needs pandas.
+
+        Returns
+        -------
+        table : pandas.DataFrame
+            Columns episode, one for each observation, observed, error (the standard error of what was observed),
+            predicted, lower, upper (the 95 % interval), covered, and critic if the agent has one.
+        """
+        from gptd_rl.report.frames import check_frame
+
+        return check_frame(self.check, self.config.inputs)
+
+    def write_card(
+        self,
+        path: str | os.PathLike[str] = "README.md",
+        *,
+        model_name: str | None = None,
+        library_name: str | None = None,
+        license: str | None = None,
+    ) -> Path:
+        """Write a Hugging Face model card, with the return *and its interval* in its metadata; nothing is uploaded.
+
+        It needs huggingface_hub.
+
+        Parameters
+        ----------
+        path : path
+            The file, or a folder in which it is called README.md.
+        model_name : str, optional
+            The agent's name by default.
+        library_name : str, optional
+            "stable-baselines3" for its algorithms by default, else "gptd-rl".
+        license : str, optional
+            Identifier of the model's licence.
+
+        Returns
+        -------
+        path : Path
+        """
+        from gptd_rl.report.model_card import write_card
+
+        return write_card(self, Path(path), model_name=model_name, library_name=library_name, license=license)
+
     def write(self, folder: str | os.PathLike[str], command: str = "") -> Path:
         """Write the page ``index.html`` and ``evaluation.json`` into `folder`, and return the page's path.
 

@@ -21,7 +21,7 @@ from gptd_rl.types import Array
 
 
 def covariance(model: Model, targets: LinearTargets, scratch: Array | None = None) -> Array:
-    """Lower triangle of S = FᵀKF + σ²I, of shape (q, q); in `scratch`, of shape (u, u), where that can be."""
+    """Lower triangle of S = FᵀKF + σ²I, [q, q], in `scratch`, [u, u], if it fits; paper eq. (7) in other terms."""
     S = targets.operator.project_covariance(model.kernel.lower(targets.states, scratch))
     S = np.ascontiguousarray(S)
     S.flat[:: len(S) + 1] += model.noise_variance
@@ -72,7 +72,7 @@ def _fitting(scratch: Array | None, part: LinearTargets) -> Array | None:
 
 
 def gradient(model: Model, targets: LinearTargets, A: Array, extra: float = 0.0) -> Array:
-    """∂L/∂θ from A = ∂L/∂S (lower triangle, overwritten); `extra` is what ∂L/∂log σ² has beside it."""
+    """∂L/∂θ from A = ∂L/∂S (lower triangle, overwritten): paper eq. (17); `extra` is added to ∂L/∂log σ²."""
     noise = model.noise_variance * float(np.trace(A)) + extra
     by_value = targets.operator.pull_back(A)  # ∂L/∂K = F A Fᵀ  [u, u]
     return model.pack_gradient(model.kernel.contract_lower(by_value, targets.states), noise)
@@ -115,7 +115,7 @@ def _evidence(model: Model, targets: LinearTargets, L: Array, w: Array) -> Evide
 
 @dataclass(frozen=True, eq=False)
 class ExactPosterior:
-    """Paper eqs. (9) and (10), and an interval with the noise as it is in a Markov chain."""
+    """The posterior of V, paper eqs. (8), (9) and (10), and an interval with the noise as it is in a Markov chain."""
 
     model: Model
     targets: Targets
@@ -148,11 +148,11 @@ class ExactPosterior:
         return _evidence(model, self.targets, self.L, linalg.solve(self.L, self.targets.y))
 
     def mean(self, states: Array) -> Array:
-        """Posterior mean of V, of shape (m,)."""
+        """Posterior mean of V, paper eq. (9), of shape (m,)."""
         return _mean(self.model, self.targets, self.weights, states)
 
     def variance(self, states: Array) -> Array:
-        """Posterior variance of V under the noise model, of shape (m,)."""
+        """Posterior variance of V under the noise model, paper eq. (10), of shape (m,)."""
         return in_chunks(lambda x: self._variance(x)[0], states)
 
     def interval_variance(self, states: Array) -> Array:

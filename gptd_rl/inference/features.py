@@ -121,7 +121,7 @@ class InducingFeatures:
         return len(self.states) + self.split.n_explicit
 
     def __call__(self, states: Array) -> Array:
-        """Ψ, of shape (n, m')."""
+        """Ψ, whose products approximate the kernel: paper eq. (11); of shape (n, m')."""
         rows = np.empty((len(states), len(self)))
         self.fill(states, rows)
         self.whiten_in_place(rows)
@@ -225,7 +225,7 @@ class InducingFeatures:
     # ---------------------------------------------------------------------------------- what the features leave out
 
     def residual_variance(self, states: Array) -> Array:
-        """g(x, x) − g(x, Z) g(Z, Z)⁻¹ g(Z, x) for each state, of shape (n,)."""
+        """g(x, x) − g(x, Z) g(Z, Z)⁻¹ g(Z, x) for each state, paper eq. (15), of shape (n,)."""
         half = self._half(states)
         return np.maximum(self.split.inducing.diagonal(states) - np.einsum("mn,mn->n", half, half), 0.0)
 

@@ -19,7 +19,7 @@ CHUNK = 512
 
 @dataclass(frozen=True)
 class Evidence:
-    """The log marginal likelihood log p(r | states, θ) of the rewards, and its two opposing parts (paper eq. 3.1)."""
+    """The log marginal likelihood log p(r | states, θ) of the rewards, and its two opposing parts: paper eq. (16)."""
 
     complexity: float  # ½ log det Q
     data_fit: float  # ½ rᵀQ⁻¹r

@@ -3,7 +3,7 @@
 This is the paper's *subset of regressors* (Section 4), except that the finite-rank part of the kernel is exact. With
 ``S = ΨᵀFFᵀΨ`` and ``M = S + σ²Λ`` (`features`, `statistics`),
 
-    mean(x) = ψᵀM⁻¹ΨᵀFy                              (paper, Section 4.1)
+    mean(x) = ψᵀM⁻¹ΨᵀFy                              paper eq. (12)
     var(x)  = σ²ψᵀM⁻¹ψ                               subset of regressors: too small far from the inducing points
             + g(x, x) − g(x, Z)g(Z, Z)⁻¹g(Z, x)      projected process: the residual variance
 
@@ -166,12 +166,12 @@ class SparsePosterior:
         return Solution.of(model, self.solution.features, self.solution.statistics).evidence
 
     def mean(self, states: Array) -> Array:
-        """Posterior mean of V, of shape (n,)."""
+        """Posterior mean of V, paper eqs. (12) and (13), of shape (n,)."""
         features, weights = self.solution.features, self.solution.weights
         return in_chunks(lambda x: features(x) @ weights, states)
 
     def variance(self, states: Array) -> Array:
-        """Posterior variance of V under the noise model, of shape (n,)."""
+        """Posterior variance of V under the noise model, paper eq. (14), of shape (n,)."""
         return in_chunks(self._variance, states)
 
     def interval_variance(self, states: Array) -> Array:

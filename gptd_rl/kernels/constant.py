@@ -1,4 +1,4 @@
-"""The constant kernel: the bias b of the paper's eq. (3.3), the variance of the level that V varies around."""
+"""The constant kernel: the bias b of paper eq. (18), the variance of the level that V varies around."""
 
 from __future__ import annotations
 

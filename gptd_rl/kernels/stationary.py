@@ -1,4 +1,4 @@
-"""Stationary kernels: a profile of ½d²_Ω(x, x'), tiled. The paper's squared exponential (eq. 3.3), and rougher ones.
+"""Stationary kernels: a profile of ½d²_Ω(x, x'), tiled. The squared exponential of paper eq. (18), and rougher ones.
 
 Each profile is a function C(u) of u = ½d² with C(0) = 1, and its slope −C'(u). With B = A∘(−v₀C'),
 
@@ -246,7 +246,7 @@ def _columns(matrix: Array, *columns: Array | float) -> Array:
 @register
 @dataclass(frozen=True, eq=False, init=False, repr=False)
 class SquaredExponential(Stationary):
-    """k(x, x') = v₀·exp(−½d²): infinitely smooth (paper eq. 3.3, without the bias)."""
+    """k(x, x') = v₀·exp(−½d²): infinitely smooth (paper eq. (18), without the bias)."""
 
     is_own_slope = True
 
@@ -341,7 +341,7 @@ class MultiScale(Stationary):
 
 
 def paper_kernel(metric: Metric, signal_variance: float = 1.0, bias: float = 1.0, fixed: Iterable[str] = ()) -> Sum:
-    """The paper's covariance k(x, x') = v₀·exp(−½d²_Ω) + b (eq. 3.3).
+    """The paper's covariance k(x, x') = v₀·exp(−½d²_Ω) + b: paper eq. (18).
 
     Parameters
     ----------

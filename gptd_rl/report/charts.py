@@ -242,6 +242,41 @@ def plot_reliability(
     return _with_legend(ax)
 
 
+def plot_pit_ecdf(
+    pit: Array, points: Array, band: tuple[Array, Array], *, level: float = 0.95, ax: Axes | None = None
+) -> Axes:
+    """Distribution of probability integral transforms, less the uniform one, with a band for all points at once.
+
+    Inside the band the intervals are calibrated. A line that is first below 0 and then above says that they are too
+    wide, the other way round too narrow; one that stays above 0, that values are predicted too high, below too low.
+
+    Parameters
+    ----------
+    pit : ndarray of shape (m,)
+        From `gptd_rl.report.pit.pit_values`.
+    points : ndarray of shape (k,)
+        Where the band is known, from 0 to 1.
+    band : tuple of 2 ndarrays of shape (k,)
+        From `gptd_rl.report.pit.simultaneous_band`, for as many draws as there are independent observations: states of
+        one episode are not, so count the episodes.
+    level : float
+        That of the band, for the legend.
+    ax : matplotlib Axes, optional
+
+    Returns
+    -------
+    Axes
+    """
+    ax = new_axes(ax)
+    label = f"{percent(level)} of calibrated ones"
+    ax.fill_between(points, band[0] - points, band[1] - points, color=COLOURS["shade"], lw=0, step="mid", label=label)
+    ax.axhline(0.0, color=COLOURS["faint"], lw=0.9, ls=DASHES)
+    ecdf = np.searchsorted(np.sort(pit), points, side="right") / len(pit)
+    ax.plot(points, ecdf - points, color=COLOURS["model"], lw=1.5, drawstyle="steps-mid", label="GPTD")
+    ax.set(xlabel="probability integral transform", ylabel="distribution − uniform", xlim=(0, 1))
+    return _with_legend(ax)
+
+
 # -------------------------------------------------------------------------------------- axes
 
 

@@ -70,7 +70,7 @@ def approximation_errors(K: Array, subset: Subset) -> tuple[Array, Array]:
 
 
 def reward_covariance(kernel: Kernel, noise_variance: float, data: Trajectories) -> Array:
-    """Q = H K Hᵀ + σ²HHᵀ, the covariance of the rewards (paper eq. 8)."""
+    """Q = H K Hᵀ + σ²HHᵀ, the covariance of the rewards (paper eqs. (6) and (7))."""
     H = TemporalDifference.of(data)
     S = kernel(data.states) + noise_variance * np.eye(len(data))
     return H.matmul(H.matmul(S).T)

@@ -1,4 +1,4 @@
-"""The operator H, which turns values into expected rewards: ``(H V)_i = V(x_i) − γ_i V(x_{i+1})`` (paper eq. 4).
+"""The operator H, with expected rewards ``(H V)_i = V(x_i) − γ_i V(x_{i+1})`` (paper eqs. (3), (4) and (5)).
 
 H is never built densely. It has one row per state, except the last state of a truncated segment, about whose future
 nothing is known. Adding a unit row there makes it the square unit upper-bidiagonal matrix Ĥ, and everything else is
