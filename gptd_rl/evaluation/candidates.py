@@ -165,7 +165,7 @@ def choose(candidates: Sequence[Candidate], data: Trajectories) -> Candidate:
 
 
 def _as_good_as_best(losses: Array) -> IntArray:
-    """Rows whose sum is within one standard error of the smallest, of paired differences, for losses [k, n_episodes]."""
+    """Rows of losses [k, n_episodes] whose sum is within one standard error of the smallest; differences are paired."""
     difference = losses - losses[losses.sum(axis=1).argmin()]
     tolerated = np.sqrt(difference.shape[1]) * difference.std(axis=1)
     return np.flatnonzero(difference.sum(axis=1) <= tolerated).astype(np.int64)

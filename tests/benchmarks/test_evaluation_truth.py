@@ -152,7 +152,7 @@ def test_rmse_leaves_out_the_noise_of_the_truth(load):
 def test_ratio_is_that_of_shared_data_sets(load):
     tables = load("evaluation_tables")
     ours = [dict(data_set=i, rmse=rmse) for i, rmse in enumerate((1.0, 3.0, 100.0))]
-    others = [dict(data_set=i, rmse={"critic": 4.0, "neural TD": rmse}) for i, rmse in enumerate((1.0, 9.0))]
+    others: list[Any] = [dict(data_set=i, rmse={"critic": 4.0, "neural TD": rmse}) for i, rmse in enumerate((1.0, 9.0))]
     assert tables.best_peer(ours, others) == ("critic", 4.0, 0.5)
     del others[1]["rmse"]["neural TD"]  # the first data set only: 1.0, as ours
     assert tables.best_peer(ours, others) == ("neural TD", 1.0, 1.0)
