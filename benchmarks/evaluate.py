@@ -110,6 +110,7 @@ def run_ours(run: Run, truth: Truth) -> Row:
             n_transitions=run.n_transitions,
             deterministic=run.deterministic,
             seed=run.seed,
+            frames=False,
         )
     seconds = dict(seconds=time.process_time() - began, wall_seconds=time.perf_counter() - wall)
     found = run.key | seconds | dict(data_hash=data_hash(evaluation.data))

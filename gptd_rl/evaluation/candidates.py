@@ -30,6 +30,7 @@ from gptd_rl.temporal.returns import Returns
 from gptd_rl.types import Array, BoolArray, IntArray
 
 N_SELECTED = 500  # states for model selection by returns, evenly chosen from all episodes
+N_AROUND = 300  # the same, for what a prior mean leaves
 N_BOOTSTRAPPED = 3000  # states for model selection by single transitions, in whole pieces of episodes
 N_INDUCING_POINTS = 400
 MAX_SEPARATE_INPUTS = 60  # with more, one relevance for all
@@ -107,7 +108,8 @@ def gaussian_process(
     would seem smaller than they are anywhere else.
     """
     rest = data if mean is None else subtract_values(data, mean.left_out)
-    v = select(rest, is_categorical, bootstrap).condition(rest, inducing_points=N_INDUCING_POINTS)
+    n_states = N_SELECTED if mean is None else N_AROUND
+    v = select(rest, is_categorical, bootstrap, n_states).condition(rest, inducing_points=N_INDUCING_POINTS)
     cut = LeaveOut.of(rest)
     left_out = v.predict_left_out(cut.pieces, cut.fold)[cut.rows]
     scale: Values = lambda x: np.sqrt(v.posterior_.interval_variance(x))  # noqa: E731
@@ -171,14 +173,14 @@ def _as_good_as_best(losses: Array) -> IntArray:
     return np.flatnonzero(difference.sum(axis=1) <= tolerated).astype(np.int64)
 
 
-def select(data: Trajectories, is_categorical: bool, bootstrap: bool) -> GPTD:
+def select(data: Trajectories, is_categorical: bool, bootstrap: bool, n_states: int = N_SELECTED) -> GPTD:
     """Select kernel and noise."""
     metric = Isotropic(1.0, data.n_dims) if is_isotropic(data, is_categorical) else ARD(np.ones(data.n_dims))
     kernel: Kernel = Matern32(metric) + Constant()
     with model_selection():
         if bootstrap:
             return GPTD(kernel, bootstrap=True, n_restarts=0).fit(contiguous_sample(data, N_BOOTSTRAPPED))
-        few = data.thin(-(-len(data) // N_SELECTED))
+        few = data.thin(-(-len(data) // n_states))
         return GPTD(kernel, bootstrap=False, objective="marginal_likelihood", method="exact", n_restarts=0).fit(few)
 
 

@@ -90,7 +90,7 @@ def fit(
     candidates = [constant]
     for n, candidate in enumerate(_candidates(data, critic, is_categorical)):
         candidates.append(candidate.within(*bounds))
-        tick(n + 1, 6)
+        tick(n + 1, 8)
     best = choose(candidates, data)
     model = next(c.selected for c in candidates if c.selected is not None)  # of V itself, not of a remainder
     value = Calibrated(Chosen(best, model.relevances_)).fit(data)
@@ -99,9 +99,9 @@ def fit(
         of_critic = learnt("critic", lambda data: critic, data)
         own = Calibrated(Chosen(of_critic)).fit(data)
     average = Calibrated(Chosen(constant)).fit(data)
-    tick(5, 6)
+    tick(7, 8)
     found = inputs.analyse(model, model.data_, value.predict, leave_out=analyse_inputs)
-    tick(6, 6)
+    tick(8, 8)
     returns = Returns.of(data)
     errors = {c.name: float(np.sqrt(c.squared_errors(returns).sum() / len(returns.usable))) for c in candidates}
     return Fitted(value, errors, best.name, average, own, Starts.of(data, best.left_out), found)
@@ -119,4 +119,6 @@ def _candidates(data: Trajectories, critic: CriticLike | None, is_categorical: b
     if critic is not None:
         refitted = learnt("critic, refitted", RefittedCritic(critic), data)
         yield refitted
-        yield gaussian_process("GPTD around the critic, refitted", data, is_categorical=is_categorical, mean=refitted)
+        own = learnt("critic", lambda data: critic, data)
+        for mean in (own, refitted):
+            yield gaussian_process(f"GPTD around the {mean.name}", data, is_categorical=is_categorical, mean=mean)
