@@ -9,7 +9,7 @@ from __future__ import annotations
 import numpy as np
 
 # Keys: what a seed is for. Never renumbered, since stored results depend on them.
-ENVIRONMENT, CHECK, STATES, ROLLOUT = range(4)
+ENVIRONMENT, CHECK, STATES, ROLLOUT, STARTS = range(5)
 
 
 def derived_seed(seed: int, *key: int) -> int:

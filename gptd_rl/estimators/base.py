@@ -25,13 +25,7 @@ from gptd_rl.estimators.params import Parameters
 from gptd_rl.estimators.planning import Plan, carry_out, make_plan
 from gptd_rl.estimators.predictions import Predictions
 from gptd_rl.estimators.pruning import InputPruning
-from gptd_rl.estimators.sparse_engine import (
-    CANDIDATES_PER_POINT,
-    SparseEngine,
-    SparseOptions,
-    make_engine,
-    remake_engine,
-)
+from gptd_rl.estimators.sparse_engine import CANDIDATES_PER_POINT, SparseOptions, make_engine, remake_engine
 from gptd_rl.estimators.storage import SaveAndLoad
 from gptd_rl.exceptions import InterruptedFitWarning
 from gptd_rl.inference.model import Model
@@ -200,10 +194,8 @@ class Estimator(Predictions, Parameters, InputPruning, SaveAndLoad):
         )
         new = type(self)(**self.get_params(deep=False))
         new.mean_, new._amplification = self.mean_, self._amplification
-        model = self.model_
-        if inducing_points is not None and self.trace_decay_ is None and isinstance(engine, SparseEngine):
-            # θ was selected without these points: what they cannot express is noise to them.
-            model = model.with_noise(model.noise_variance + engine.residual_variance(model) / self.thinning_)
+        is_new = inducing_points is not None and self.trace_decay_ is None
+        model = engine.with_residual_noise(self.model_, self.thinning_) if is_new else self.model_
         new._adopt(engine, model, self.thinning_, self.trace_decay_)
         return new
 

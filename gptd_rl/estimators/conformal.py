@@ -10,7 +10,6 @@ cross-validated, with whole episodes left out, so its guarantee holds only appro
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, Self
 
@@ -21,19 +20,14 @@ from gptd_rl.checks import as_floats, as_generator, as_states, as_vector, check_
 from gptd_rl.data.trajectories import Trajectories
 from gptd_rl.estimators.checks import check_n_jobs
 from gptd_rl.estimators.gptdq import GPTDQ
+from gptd_rl.estimators.left_out import N_FOLDS, Learner, SegmentFolds, Values, cross_val_predict
 from gptd_rl.estimators.params import Parameters
 from gptd_rl.exceptions import NotFittedError
 from gptd_rl.inference.error_sizes import ErrorSizes
-from gptd_rl.parallel import in_parallel
 from gptd_rl.sharding.sources import Sources
-from gptd_rl.temporal.means import values_at
 from gptd_rl.temporal.returns import Returns
 from gptd_rl.types import Array, DataLike, IntArray
 
-Values = Callable[[Array], Array]  # states of shape (m, n_dims) to values of shape (m,)
-Learner = Callable[[Trajectories], Values]
-
-N_FOLDS = 5
 N_NEIGHBOURS = 20  # errors in a local mean
 N_CANDIDATES = 200  # neighbours among which those of other episodes are looked for
 MAX_ERRORS = 4000  # errors kept
@@ -151,7 +145,7 @@ class Calibrated(Parameters):
         """The value of each state without its segment, of shape (n_states,)."""
         options: dict[str, Any] = dict(n_folds=self.n_folds, seed=self.random_state)
         if hasattr(estimator, "predict_left_out"):
-            cut = LeaveOut.of(data, **options)
+            cut = SegmentFolds.of(data, **options)
             return np.asarray(estimator.predict_left_out(cut.pieces, cut.fold, n_jobs=self.n_jobs)[cut.rows])
         learner: Learner = lambda train: estimator.condition(train).predict  # noqa: E731
         return cross_val_predict([learner], data, n_jobs=self.n_jobs, **options)[:, 0]
@@ -344,83 +338,6 @@ def calibrate(
     scale = LocalErrorScale(data.states[rows], errors[rows], episodes, weights)
     ratios = np.abs(errors[rows]) / np.maximum(scale(data.states[rows], episodes), TINY)
     return scale, ErrorQuantiles(np.sort(ratios), n_episodes)
-
-
-def cross_val_predict(
-    learners: Sequence[Learner],
-    data: Trajectories,
-    *,
-    n_folds: int = N_FOLDS,
-    seed: int = 0,
-    n_jobs: int | None = None,
-) -> Array:
-    """Values of each state by learners trained without its episode.
-
-    Parameters
-    ----------
-    learners : sequence of callable
-        Each a function from trajectories to a function of states.
-    data : Trajectories
-        A single segment is cut into pieces, which are left out instead.
-    n_folds : int
-    seed : int
-    n_jobs : int, optional
-        Folds at the same time, through joblib.
-
-    Returns
-    -------
-    values : ndarray of shape (n_states, n_learners)
-        0 at terminal states.
-    """
-    cut = LeaveOut.of(data, n_folds, seed)
-    names = np.unique(cut.fold)
-
-    def predict(f: int) -> list[Array]:
-        train, test = (cut.pieces[np.flatnonzero(rows)] for rows in (cut.fold != f, cut.fold == f))
-        return [values_at(learner(train), test) for learner in learners]
-
-    values = np.zeros((len(cut.pieces), len(learners)))
-    for f, columns in zip(names, in_parallel(predict, names.tolist(), n_jobs), strict=True):
-        values[np.isin(cut.pieces.segment_of, np.flatnonzero(cut.fold == f))] = np.column_stack(columns)
-    return values[cut.rows]
-
-
-@dataclass(frozen=True, eq=False)
-class LeaveOut:
-    """Segments to leave out, in folds.
-
-    Attributes
-    ----------
-    pieces : Trajectories
-        The data; a single segment is cut into pieces, which are left out instead.
-    fold : ndarray of shape (n_pieces,)
-    rows : ndarray of shape (n_states,)
-        Where the states of the data stand in `pieces`.
-    """
-
-    pieces: Trajectories
-    fold: IntArray
-    rows: IntArray
-
-    @classmethod
-    def of(cls, data: Trajectories, n_folds: int = N_FOLDS, seed: int = 0) -> LeaveOut:
-        """Divide whole segments into folds at random."""
-        pieces, rows = data, np.arange(len(data))
-        if data.n_segments == 1:
-            pieces = data.cut(max(2, -(-data.n_transitions // (2 * n_folds))))
-            if pieces.n_segments == 1:
-                raise ValueError(
-                    f"{data.n_transitions} transitions are too few to leave any out: collect more transitions."
-                )
-            rows = np.delete(np.arange(len(pieces)), pieces.last[:-1])  # the first state of the next piece
-        return cls(pieces, folds(np.arange(pieces.n_segments, dtype=np.int64), n_folds, seed), rows)
-
-
-def folds(groups: IntArray, n_folds: int = N_FOLDS, seed: int = 0) -> IntArray:
-    """A random fold 0 … n_folds − 1 for each row, the same for all rows of a group."""
-    names, row = np.unique(groups, return_inverse=True)
-    order = as_generator(seed).permutation(len(names))
-    return np.asarray((order % n_folds)[row], dtype=np.int64)
 
 
 def _load(data: DataLike, gamma: float | None) -> Trajectories:

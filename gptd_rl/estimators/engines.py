@@ -105,6 +105,10 @@ class Engine(Protocol):
         """Posterior of `model` given all of the data: at noise `every`·σ², or by instruments with a trace decay λ."""
         ...
 
+    def with_residual_noise(self, model: Model, every: int) -> Model:
+        """The model, to whose noise is added what the inducing points cannot express."""
+        ...
+
     def evidence(self, model: Model, inducing_points: Array | None) -> Evidence:
         """Log marginal likelihood of all rewards, or the bound on it with these inducing points."""
         ...
@@ -175,6 +179,10 @@ class ExactEngine:
         if trace_decay is not None:
             return self._by_instruments(model, PASSES[trace_decay])
         return ExactPosterior.condition(model.with_noise(every * model.noise_variance), self.targets)
+
+    def with_residual_noise(self, model: Model, every: int) -> Model:
+        """Everything is expressed."""
+        return model
 
     @cached_property
     def transitions(self) -> Transitions:

@@ -180,11 +180,12 @@ class SparseEngine:
         [known] = fixed.statistics(model)
         return self._posterior(model, every, fixed.features(model, whitened=True), known, self.dataset)
 
-    def residual_variance(self, model: Model) -> float:
-        """Prior variance of a target that the inducing points leave out, on average."""
+    def with_residual_noise(self, model: Model, every: int) -> Model:
+        """A model selected without these inducing points: what they cannot express is noise to them."""
         fixed = self.bound.found(model)
         [known] = fixed.statistics(model)
-        return Solution.of(model, fixed.features(model, whitened=True), known).residual_variance
+        residual = Solution.of(model, fixed.features(model, whitened=True), known).residual_variance
+        return model.with_noise(model.noise_variance + residual / every)
 
     @cached_property
     def moments(self) -> MomentProblem:

@@ -18,9 +18,9 @@ from numpy.typing import ArrayLike
 
 from gptd_rl.checks import as_states
 from gptd_rl.data.trajectories import Trajectories
-from gptd_rl.estimators.conformal import Learner, LeaveOut, Values, cross_val_predict
 from gptd_rl.estimators.gptd import GPTD
-from gptd_rl.evaluation.neighbours import Neighbours
+from gptd_rl.estimators.left_out import Learner, SegmentFolds, Values, cross_val_predict
+from gptd_rl.evaluation.nearest_states import NearestStates
 from gptd_rl.exceptions import RelevanceWarning
 from gptd_rl.kernels import Constant, Kernel, Matern32
 from gptd_rl.kernels.metrics import ARD, Isotropic
@@ -42,7 +42,7 @@ UNEXPLAINED = 0.05
 
 
 @dataclass(frozen=True, eq=False)
-class Candidate:
+class ValueCandidate:
     """A value function that was learnt.
 
     Attributes
@@ -64,7 +64,7 @@ class Candidate:
     scale: Values | None = None
     selected: GPTD | None = None
 
-    def within(self, low: float, high: float) -> Candidate:
+    def within(self, low: float, high: float) -> ValueCandidate:
         """With values clipped to the returns that the data allow."""
         values = self.predict
         return replace(
@@ -81,7 +81,7 @@ class Candidate:
 class Chosen:
     """A candidate as an estimator, for `Calibrated`."""
 
-    def __init__(self, candidate: Candidate, relevances: Array | None = None) -> None:
+    def __init__(self, candidate: ValueCandidate, relevances: Array | None = None) -> None:
         self.candidate, self.relevances_ = candidate, relevances
         self.cross_val_values_, self.error_scale_ = candidate.left_out, candidate.scale
 
@@ -94,14 +94,14 @@ class Chosen:
         return self.candidate.predict(as_states(states, name="states"))
 
 
-def learnt(name: str, learner: Learner, data: Trajectories) -> Candidate:
+def learnt(name: str, learner: Learner, data: Trajectories) -> ValueCandidate:
     """A candidate without a Gaussian process."""
-    return Candidate(name, learner(data), cross_val_predict([learner], data)[:, 0])
+    return ValueCandidate(name, learner(data), cross_val_predict([learner], data)[:, 0])
 
 
 def gaussian_process(
-    name: str, data: Trajectories, *, is_categorical: bool, bootstrap: bool = False, mean: Candidate | None = None
-) -> Candidate:
+    name: str, data: Trajectories, *, is_categorical: bool, bootstrap: bool = False, mean: ValueCandidate | None = None
+) -> ValueCandidate:
     """GPTD, with a prior mean or without, whose kernel is selected on a part of the data.
 
     The process learns what the mean leaves of *left-out* episodes: errors of a mean at episodes that it was fitted to
@@ -110,32 +110,32 @@ def gaussian_process(
     rest = data if mean is None else subtract_values(data, mean.left_out)
     n_states = N_SELECTED if mean is None else N_AROUND
     v = select(rest, is_categorical, bootstrap, n_states).condition(rest, inducing_points=N_INDUCING_POINTS)
-    cut = LeaveOut.of(rest)
+    cut = SegmentFolds.of(rest)
     left_out = v.predict_left_out(cut.pieces, cut.fold)[cut.rows]
     scale: Values = lambda x: np.sqrt(v.posterior_.interval_variance(x))  # noqa: E731
     if mean is None:
-        return Candidate(name, v.predict, left_out, scale, v)
+        return ValueCandidate(name, v.predict, left_out, scale, v)
     around = mean.predict
-    return Candidate(name, lambda x: around(x) + v.predict(x), mean.left_out + left_out, scale, v)
+    return ValueCandidate(name, lambda x: around(x) + v.predict(x), mean.left_out + left_out, scale, v)
 
 
-def nearest_neighbours(name: str, plain: Candidate, data: Trajectories) -> Candidate:
+def nearest_neighbours(name: str, plain: ValueCandidate, data: Trajectories) -> ValueCandidate:
     """V from the returns of the nearest states, with the kernel of `plain`.
 
     Returns that were cut off are completed by V of the state where that happened: by `plain` at first, then by these
     values themselves, each learnt without its episode.
     """
     assert plain.selected is not None
-    cut = LeaveOut.of(data)
+    cut = SegmentFolds.of(data)
     pieces, returns = cut.pieces, Returns.of(cut.pieces)
     fold, inner = cut.fold[pieces.segment_of], pieces.has_transition
     model, ends = plain.selected.model_, np.flatnonzero(~inner & np.repeat(~pieces.terminated, pieces.lengths))
     left_out = np.zeros(len(pieces))
     left_out[ends] = plain.predict(pieces.states[ends])
 
-    def learn(rows: BoolArray) -> Neighbours:
+    def learn(rows: BoolArray) -> NearestStates:
         y = returns.y + returns.z * left_out[returns.end]
-        return Neighbours.of(model, pieces.states[inner & rows], y[inner & rows])
+        return NearestStates.of(model, pieces.states[inner & rows], y[inner & rows])
 
     for rows in [ends] * N_PASSES + [np.arange(len(pieces))]:
         values = np.zeros(len(pieces))
@@ -143,10 +143,10 @@ def nearest_neighbours(name: str, plain: Candidate, data: Trajectories) -> Candi
             asked = rows[(fold[rows] == f) & (inner | np.isin(np.arange(len(pieces)), ends))[rows]]
             values[asked] = learn(fold != f)(pieces.states[asked])
         left_out[rows] = values[rows]
-    return Candidate(name, learn(np.ones(len(pieces), dtype=bool)), left_out[cut.rows], None, plain.selected)
+    return ValueCandidate(name, learn(np.ones(len(pieces), dtype=bool)), left_out[cut.rows], None, plain.selected)
 
 
-def choose(candidates: Sequence[Candidate], data: Trajectories) -> Candidate:
+def choose(candidates: Sequence[ValueCandidate], data: Trajectories) -> ValueCandidate:
     """The first candidate that predicts left-out episodes as well as the best, within one standard error.
 
     Squared errors decide first. They are those of a few unlike episodes often; candidates that they cannot tell apart
@@ -154,7 +154,7 @@ def choose(candidates: Sequence[Candidate], data: Trajectories) -> Candidate:
 
     Parameters
     ----------
-    candidates : sequence of Candidate
+    candidates : sequence of ValueCandidate
         The simplest first.
     data : Trajectories
     """

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import operator
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -11,32 +10,30 @@ from functools import partial
 from typing import Any
 
 import numpy as np
-from scipy.special import stdtrit
 
 from gptd_rl.checks import as_count, as_discount
-from gptd_rl.data.spaces import flattener, stack
 from gptd_rl.data.trajectories import Trajectories
-from gptd_rl.estimators.conformal import Calibrated, Values
+from gptd_rl.estimators.conformal import Calibrated
+from gptd_rl.estimators.left_out import Values
 from gptd_rl.estimators.markov import MarkovTest, markov_test
 from gptd_rl.evaluation.calls import agent_name, call_text
 from gptd_rl.evaluation.candidates import Chosen, learnt
 from gptd_rl.evaluation.environments import Environment, open_environment
-from gptd_rl.evaluation.fitting import Starts, Tick, fit
+from gptd_rl.evaluation.fitting import Tick, fit
 from gptd_rl.evaluation.ground_truth import GroundTruth, collect_ground_truth
 from gptd_rl.evaluation.off_policy import compare_policies, fit_target
 from gptd_rl.evaluation.random_state import seeded
 from gptd_rl.evaluation.recordings import record_episodes
 from gptd_rl.evaluation.results import Evaluation
 from gptd_rl.evaluation.scoring import CrossFitted, check, disagreements, recalibrated
+from gptd_rl.evaluation.starts import Starts, start_return, start_states
 from gptd_rl.evaluation.value_models import monte_carlo
 from gptd_rl.report.recorded import Recordings
 from gptd_rl.report.records import (
     Check,
     EvaluationConfig,
-    Interval,
     OffPolicy,
     Relevance,
-    StartReturn,
     Timing,
     ValueFunction,
 )
@@ -52,8 +49,6 @@ from gptd_rl.types import Array, EnvLike, Policy
 StageProgress = Callable[[str, int, int], None]
 
 FEW_EPISODES = 20
-N_STARTS = 500  # resets over which V is averaged
-START_KEY = 2
 
 
 @one_blas_thread()
@@ -149,7 +144,7 @@ def evaluate_agent(
         times.append(time.perf_counter())
     return Evaluation(
         config=replace(_config(run, data, names, fitted), call=call),
-        start=_start(fitted, _start_states(run), checked.truth.returns),
+        start=start_return(fitted.value, fitted.starts, start_states(run.env, run.seed), checked.truth.returns),
         relevance=fitted.relevance,
         markov=markov,
         check=checked.check,
@@ -313,42 +308,6 @@ def _config(run: _Run, data: Trajectories, names: tuple[str, ...], fitted: _Lear
         candidates=fitted.candidates,
         chosen=fitted.chosen,
     )
-
-
-def _start_states(run: _Run) -> Array:
-    """Start states of resets, of shape (n, n_dims); none if the environment cannot be copied."""
-    if run.env.template_env is None:
-        return np.zeros((0, 0))
-    env, space = copy.deepcopy(run.env.template_env), run.env.observation_space
-    first = int(np.random.SeedSequence([run.seed, START_KEY]).generate_state(1)[0])
-    observations = [env.reset(seed=first if i == 0 else None)[0] for i in range(N_STARTS)]
-    return np.asarray(flattener(space)(stack(space, observations)), dtype=np.float64)
-
-
-def _start(fitted: _Learnt, states: Array, returns: Array) -> StartReturn:
-    """Value from the start, and the returns of fresh episodes; the unit of all intervals is the episode.
-
-    The mean of V at many start states, corrected by its mean error at the episodes seen, learnt without them: what V
-    explains of the difference between start states does not scatter.
-    """
-    value, starts = _student(fitted.starts.returns), fitted.starts
-    if len(states):
-        at_resets = fitted.value.predict(states)
-        value = _student(starts.returns - starts.values + at_resets.mean(), at_resets.var(ddof=1) / len(states))
-    return StartReturn(
-        value=value,
-        returns=_student(returns) if len(returns) > 1 else None,
-        mean=float(returns.mean()) if len(returns) else np.nan,
-        std=float(returns.std()) if len(returns) else np.nan,
-        n_episodes=len(returns),
-    )
-
-
-def _student(sample: Array, variance: float = 0.0) -> Interval:
-    """Mean of independent numbers with Student's 95 % interval; `variance` is that of an offset that they share."""
-    mean, n = float(sample.mean()), len(sample)
-    half = float(stdtrit(n - 1, 0.975) * np.sqrt(sample.var(ddof=1) / n + variance)) if n > 1 else np.inf
-    return Interval(mean, mean - half, mean + half)
 
 
 def _unnormalized(run: _Run, data: Trajectories) -> Iterator[str]:

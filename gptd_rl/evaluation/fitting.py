@@ -12,17 +12,17 @@ from gptd_rl.estimators.conformal import Calibrated
 from gptd_rl.evaluation import inputs
 from gptd_rl.evaluation.candidates import (
     UNEXPLAINED,
-    Candidate,
     Chosen,
+    ValueCandidate,
     choose,
     gaussian_process,
     learnt,
     nearest_neighbours,
 )
+from gptd_rl.evaluation.starts import Starts
 from gptd_rl.evaluation.value_models import CriticLike, RefittedCritic, monte_carlo, return_bounds
 from gptd_rl.report.records import Relevance
 from gptd_rl.temporal.returns import Returns
-from gptd_rl.types import Array
 
 Tick = Callable[[int, int], None]
 
@@ -55,28 +55,6 @@ class Fitted:
     relevance: Relevance
 
 
-@dataclass(frozen=True, eq=False)
-class Starts:
-    """Where the episodes of the data start.
-
-    Attributes
-    ----------
-    returns : ndarray of shape (n_segments,)
-        Discounted return of each, plus V of what was cut off.
-    values : ndarray of shape (n_segments,)
-        V of its first state, learnt without it.
-    """
-
-    returns: Array
-    values: Array
-
-    @classmethod
-    def of(cls, data: Trajectories, left_out: Array) -> Starts:
-        """The starts of `data`, with V of each state learnt without its episode."""
-        returns, first = Returns.of(data), data.starts
-        return cls(returns.y[first] + returns.z[first] * left_out[returns.end[first]], left_out[first])
-
-
 def fit(
     data: Trajectories, critic: CriticLike | None, *, is_categorical: bool, analyse_inputs: bool, tick: Tick
 ) -> Fitted:
@@ -107,7 +85,7 @@ def fit(
     return Fitted(value, errors, best.name, average, own, Starts.of(data, best.left_out), found)
 
 
-def _candidates(data: Trajectories, critic: CriticLike | None, is_categorical: bool) -> Iterator[Candidate]:
+def _candidates(data: Trajectories, critic: CriticLike | None, is_categorical: bool) -> Iterator[ValueCandidate]:
     """The simplest first."""
     plain = gaussian_process("GPTD", data, is_categorical=is_categorical)
     yield plain

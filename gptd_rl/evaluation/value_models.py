@@ -11,7 +11,7 @@ from typing import Protocol
 import numpy as np
 
 from gptd_rl.data.trajectories import Trajectories
-from gptd_rl.estimators.conformal import Values, folds
+from gptd_rl.estimators.left_out import Values, folds
 from gptd_rl.temporal.means import subtract_mean
 from gptd_rl.temporal.returns import Returns
 from gptd_rl.types import Array, IntArray

@@ -12,7 +12,8 @@ from sklearn.base import clone
 import gptd_rl
 from gptd_rl import GPTD, GPTDQ, Isotropic, Trajectories
 from gptd_rl.estimators import conformal
-from gptd_rl.estimators.conformal import Calibrated, ErrorQuantiles, LocalErrorScale, cross_val_predict, folds
+from gptd_rl.estimators.conformal import Calibrated, ErrorQuantiles, LocalErrorScale
+from gptd_rl.estimators.left_out import cross_val_predict, folds
 from gptd_rl.exceptions import NotFittedError
 from gptd_rl.kernels.stationary import paper_kernel
 from tests.helpers import MIXES, sample

@@ -10,7 +10,15 @@ from numpy.testing import assert_allclose, assert_array_equal
 
 from gptd_rl import Trajectories
 from gptd_rl.evaluation import candidates
-from gptd_rl.evaluation.candidates import Candidate, Chosen, choose, contiguous_sample, gaussian_process, learnt, select
+from gptd_rl.evaluation.candidates import (
+    Chosen,
+    ValueCandidate,
+    choose,
+    contiguous_sample,
+    gaussian_process,
+    learnt,
+    select,
+)
 from gptd_rl.evaluation.value_models import monte_carlo
 from gptd_rl.kernels import Isotropic
 from gptd_rl.temporal.returns import Returns
@@ -34,9 +42,9 @@ def one_step(x: Any, returns: Any) -> Trajectories:
     return Trajectories(states, rewards, np.tile([0.9, 0.0], n), np.full(n, 2), np.ones(n, dtype=bool))
 
 
-def guess(name: str, values: Any) -> Candidate:
+def guess(name: str, values: Any) -> ValueCandidate:
     """A candidate with given values of left-out states."""
-    return Candidate(name, lambda x: np.zeros(len(x)), np.asarray(values, dtype=np.float64))
+    return ValueCandidate(name, lambda x: np.zeros(len(x)), np.asarray(values, dtype=np.float64))
 
 
 def at_starts(values: Any) -> Any:
@@ -74,7 +82,7 @@ def test_squared_errors_are_those_of_each_episode():
 
 
 def test_within_clips_predictions_and_left_out_values():
-    clipped = Candidate("ours", lambda x: x[:, 0], np.array([-9.0, 1.0, 9.0])).within(-2.0, 3.0)
+    clipped = ValueCandidate("ours", lambda x: x[:, 0], np.array([-9.0, 1.0, 9.0])).within(-2.0, 3.0)
     assert_array_equal(clipped.left_out, [-2.0, 1.0, 3.0])
     assert_array_equal(clipped.predict(np.array([[-5.0], [0.0], [5.0]])), [-2.0, 0.0, 3.0])
 
@@ -115,7 +123,7 @@ def test_a_gaussian_process_learns_what_the_mean_leaves_of_left_out_episodes(mon
     monkeypatch.setattr(candidates, "select", spy)
     data = grid(30)
     left_out = np.where(data.has_transition, 0.1 * np.arange(len(data)), 0.0)
-    mean = Candidate("mean", lambda x: np.full(len(x), 100.0), left_out)
+    mean = ValueCandidate("mean", lambda x: np.full(len(x), 100.0), left_out)
     found = gaussian_process("ours", data, is_categorical=False, mean=mean)
     ended = np.repeat(data.terminated, data.lengths)
     assert_allclose(Returns.of(seen[0]).y[ended], (Returns.of(data).y - left_out)[ended], atol=1e-9)

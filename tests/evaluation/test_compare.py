@@ -14,7 +14,7 @@ from numpy.testing import assert_allclose
 
 from gptd_rl import compare_agents
 from gptd_rl.agents import TowardsMiddle
-from gptd_rl.evaluation import compare, fitting
+from gptd_rl.evaluation import candidates, compare
 from gptd_rl.evaluation.comparison import AgentComparison
 from gptd_rl.evaluation.paired import time_limit
 from gptd_rl.exceptions import AgentError
@@ -26,7 +26,7 @@ SMALL: dict[str, Any] = dict(n_transitions=100, n_starts=12, n_states=12)
 @pytest.fixture(autouse=True)
 def quick(monkeypatch):
     """Few states to choose a kernel by."""
-    monkeypatch.setattr(fitting, "N_SELECTED", 60)
+    monkeypatch.setattr(candidates, "N_SELECTED", 60)
     monkeypatch.setattr(compare, "N_CHECK", dict(n_episodes=4, n_states=8))
 
 

@@ -21,7 +21,7 @@ import gptd_rl
 from gptd_rl import CollectionError, evaluate_agent
 from gptd_rl.agents import TowardsMiddle
 from gptd_rl.cli import main as cli
-from gptd_rl.evaluation import fitting, ground_truth, start_states
+from gptd_rl.evaluation import candidates, ground_truth, start_states
 from gptd_rl.evaluation.environments import open_environment
 from gptd_rl.evaluation.ground_truth import collect_ground_truth
 from gptd_rl.evaluation.results import Evaluation
@@ -44,7 +44,7 @@ def quick(monkeypatch):
     """One thread, few states to choose a kernel by, and no comparison of kernels, which only one test looks at."""
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
-    monkeypatch.setattr(fitting, "N_SELECTED", 80)
+    monkeypatch.setattr(candidates, "N_SELECTED", 80)
     yield
     torch.set_num_threads(threads)
 

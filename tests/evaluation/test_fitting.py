@@ -8,7 +8,7 @@ from numpy.testing import assert_allclose, assert_array_equal
 
 from gptd_rl.estimators.conformal import calibrate
 from gptd_rl.evaluation import fitting
-from gptd_rl.evaluation.fitting import Starts
+from gptd_rl.evaluation.starts import Starts
 from gptd_rl.temporal.returns import Returns
 from tests.mdps import Walk
 

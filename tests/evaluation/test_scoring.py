@@ -8,7 +8,7 @@ from numpy.testing import assert_allclose, assert_array_equal
 
 from gptd_rl import Trajectories
 from gptd_rl.estimators.conformal import Calibrated
-from gptd_rl.evaluation.candidates import Candidate, Chosen
+from gptd_rl.evaluation.candidates import Chosen, ValueCandidate
 from gptd_rl.evaluation.ground_truth import GroundTruth
 from gptd_rl.evaluation.scoring import (
     SHARES,
@@ -90,7 +90,7 @@ def test_coverage_is_that_of_the_value_and_not_of_its_noisy_estimate(noise, size
 
 
 def test_no_state_of_a_check_has_a_part_in_its_own_interval():
-    v = Calibrated(Chosen(Candidate("ours", lambda x: np.zeros(len(x)), np.zeros(4))))
+    v = Calibrated(Chosen(ValueCandidate("ours", lambda x: np.zeros(len(x)), np.zeros(4))))
     data = Trajectories(
         np.arange(4.0)[:, None], np.array([1.0, 0, 2, 0]), np.tile([0.9, 0.0], 2), np.full(2, 2), np.ones(2, dtype=bool)
     )

@@ -9,7 +9,7 @@ import pytest
 from numpy.testing import assert_allclose
 
 from gptd_rl import Trajectories
-from gptd_rl.estimators.conformal import folds
+from gptd_rl.estimators.left_out import folds
 from gptd_rl.evaluation import value_models as learners
 from gptd_rl.evaluation.value_models import RefittedCritic, monte_carlo, return_bounds
 from gptd_rl.temporal.returns import Returns

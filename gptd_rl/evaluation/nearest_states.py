@@ -25,7 +25,7 @@ CHUNK = 2048  # states predicted at a time
 
 
 @dataclass(frozen=True, eq=False)
-class Neighbours:
+class NearestStates:
     """States with returns, and V around any other state.
 
     Attributes
@@ -41,7 +41,7 @@ class Neighbours:
     returns: Array
 
     @classmethod
-    def of(cls, model: Model, states: Array, returns: Array) -> Neighbours:
+    def of(cls, model: Model, states: Array, returns: Array) -> NearestStates:
         """With less noise than `model` has, if the returns of next neighbours differ less than that.
 
         The noise of a model that saw few states contains what these did not resolve.
