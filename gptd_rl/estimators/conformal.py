@@ -32,6 +32,7 @@ N_NEIGHBOURS = 20  # errors in a local mean
 N_CANDIDATES = 200  # neighbours among which those of other episodes are looked for
 MAX_ERRORS = 4000  # errors kept
 FLOOR = 1e-2  # smallest squared scale, as a share of the mean squared error
+LEAST = 1e-9  # smallest scale of errors of known values, as a share of the largest value
 TINY = np.finfo(np.float64).tiny
 
 
@@ -223,8 +224,9 @@ class Calibrated(Parameters):
             raise ValueError(f"groups must have shape {v.shape}; got {of.shape}.")
         difference, noise = self.predict(x) - v, np.broadcast_to(np.abs(given), v.shape)
         own = getattr(self.estimator_, "error_scale_", None)
-        scales: list[Values] = [_one, self.scale_] + ([] if own is None else [own])
-        found = [ErrorSizes.of(difference, np.maximum(scale(x), TINY), noise, of) for scale in scales]
+        least = LEAST * max(float(np.abs(difference).max(initial=0.0)), float(np.abs(v).max(initial=0.0)), LEAST)
+        scales = [_at_least(least, scale) for scale in (_one, self.scale_, own) if scale is not None]
+        found = [ErrorSizes.of(difference, scale(x), noise, of) for scale in scales]
         best = int(np.argmax([sizes.log_evidence for sizes in found]))
         new = copy.copy(self)
         new.scale_, new.sizes_ = scales[best], found[best]
@@ -344,6 +346,11 @@ def _load(data: DataLike, gamma: float | None) -> Trajectories:
     if isinstance(data, Trajectories):
         return data
     return Trajectories.concatenate([source.load() for source in Sources.of(data, gamma)])
+
+
+def _at_least(least: float, scale: Values) -> Values:
+    """A scale that is nowhere 0."""
+    return lambda states: np.maximum(scale(states), least)
 
 
 def _one(states: Array) -> Array:

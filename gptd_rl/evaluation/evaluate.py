@@ -34,6 +34,7 @@ from gptd_rl.report.records import (
     EvaluationConfig,
     OffPolicy,
     Relevance,
+    StartReturn,
     Timing,
     ValueFunction,
 )
@@ -134,8 +135,7 @@ def evaluate_agent(
         data, names = _collect(run, n_transitions, input_names, partial(tell, "collect"))
         hints = (*_unnormalized(run, data), *_hidden_state(run))
         times.append(time.perf_counter())
-        fit_stage = _fit if target is None else _fit_off_policy
-        fitted = fit_stage(run, data, analyse_inputs, partial(tell, "fit"))
+        fitted = (_fit if target is None else _fit_off_policy)(run, data, analyse_inputs, partial(tell, "fit"))
         markov = markov_test(data)
         times.append(time.perf_counter())
         checked = _check(run, fitted, n_episodes, n_states, partial(tell, "check"))
@@ -144,7 +144,7 @@ def evaluate_agent(
         times.append(time.perf_counter())
     return Evaluation(
         config=replace(_config(run, data, names, fitted), call=call),
-        start=start_return(fitted.value, fitted.starts, start_states(run.env, run.seed), checked.truth.returns),
+        start=checked.start,
         relevance=fitted.relevance,
         markov=markov,
         check=checked.check,
@@ -246,11 +246,12 @@ def _fit_off_policy(run: _Run, data: Trajectories, analyse_inputs: bool, tick: T
 
 @dataclass(frozen=True, eq=False)
 class _Checked:
-    """Result of a check: fresh episodes, V with its final intervals, and scores."""
+    """Result of a check: fresh episodes, V with its final intervals, scores, and the value from the start."""
 
     truth: GroundTruth
     value: ValueFunction
     check: Check
+    start: StartReturn
 
 
 def _check(run: _Run, fitted: _Learnt, n_episodes: int, n_states: int, tick: Tick) -> _Checked:
@@ -272,8 +273,9 @@ def _check(run: _Run, fitted: _Learnt, n_episodes: int, n_states: int, tick: Tic
         judged = {name: CrossFitted(v, truth) if isinstance(v, Calibrated) else v for name, v in judged.items()}
         value = recalibrated(value, truth) if isinstance(value, Calibrated) else value
     checked = check(truth, judged, fitted.critic)
+    start = start_return(fitted.value, fitted.starts, start_states(run.env, run.seed), truth.returns)
     tick(1, 1)
-    return _Checked(truth, value, checked)
+    return _Checked(truth, value, checked, start)
 
 
 def _record(run: _Run, value: ValueFunction, critic: Values | None, frames: bool, tick: Tick) -> Recordings:

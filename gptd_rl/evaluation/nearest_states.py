@@ -47,6 +47,8 @@ class NearestStates:
         The noise of a model that saw few states contains what these did not resolve.
         """
         v = cls(model, states, returns)
+        if len(states) < 2:
+            return v
         _, near = v._tree.query(states * v._weights, k=[2])
         # Differences of two returns have twice the variance; the median of χ²₁ is 0.455.
         noise = float(np.median((returns - returns[near[:, 0]]) ** 2)) / (2.0 * 0.455)
