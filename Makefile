@@ -56,7 +56,7 @@ browser: ## install chromium (Debian, as root), for the tests of pages; without 
 	command -v chromium || { apt-get -q update && \
 	DEBIAN_FRONTEND=noninteractive apt-get install -q -y --no-install-recommends chromium; }
 
-tables: $(DEV) ## docs/selection.md, off-policy.md, policy-iteration.md and compare.md from the stored results
+tables: $(DEV) ## docs/selection.md, off-policy.md, policy-iteration.md, compare.md and evaluation.md from the stored results
 	@printf '# Estimating V\n\nWritten by `make tables` from `benchmarks/results/selection.json` (`python benchmarks/selection.py`, seeds 100 to 109).\n\n' > docs/selection.md
 	$(PY) benchmarks/selection.py --from-json >> docs/selection.md
 	@printf '# Estimating Q off-policy\n\nWritten by `make tables` from `benchmarks/results/off_policy.json` (`python benchmarks/off_policy.py`, seeds 100 to 104).\n\n' > docs/off-policy.md
@@ -69,6 +69,8 @@ tables: $(DEV) ## docs/selection.md, off-policy.md, policy-iteration.md and comp
 	$(PY) benchmarks/model_or_not.py --from-json >> docs/policy-iteration.md
 	@printf '# Comparing agents\n\nWritten by `make tables` from `benchmarks/results/compare.json` (`python benchmarks/compare.py --population 250 --state-repeats 12 --repeats 600`; the script says what the columns are).\n\n' > docs/compare.md
 	$(PY) benchmarks/compare.py --from-json >> docs/compare.md
+	@printf '# Evaluating trained agents\n\nWritten by `make tables` from `benchmarks/results/evaluate/` (`python benchmarks/evaluate.py` and `--starts`): V after 10 000 transitions, against V^π at 100 states of fresh episodes.\n\n' > docs/evaluation.md
+	$(PY) benchmarks/evaluate.py --from-json >> docs/evaluation.md
 
 bench-exact: $(DEV) ## time and memory beside other libraries and the LAPACK floor
 	$(PY) benchmarks/exact.py
@@ -85,7 +87,7 @@ bench-off-policy: $(DEV) ## Q of another policy beside LSTDQ, FQE and others, ov
 bench-fits: $(DEV) ## default fits beside scikit-learn's, irrelevant inputs, other units
 	OPENBLAS_NUM_THREADS=1 OMP_NUM_THREADS=1 $(PY) benchmarks/fits.py
 
-bench-evaluate: $(DEV) ## error and coverage of V for four trained agents, beside their critics
+bench-evaluate: $(DEV) ## error and coverage of V for fifteen trained agents, beside other ways to it
 	$(PY) benchmarks/evaluate.py
 
 bench-compare: $(DEV) ## coverage and width of the intervals of comparisons, paired and unpaired

@@ -107,14 +107,17 @@ def _check_classes(agent_class: type[BaseAgent], agent: BaseAgent) -> None:
 
 def load(agent_class: type[Agent], path: str | os.PathLike[str], env: EnvLike | None) -> Agent:
     """Read a file of `save`."""
+    path = Path(path)
     try:
         arrays = files.read(path)
-        agent = _build(agent_class, arrays)
+        with files.strict_arithmetic():
+            agent = _build(agent_class, arrays)
         arrays.check_all_read()
     except FileNotFoundError:
         raise FileNotFoundError(f"there is no file {one_line(path)}.") from None
     except files.UNREADABLE as error:
-        raise ValueError(f"{path} does not hold an agent as PolicyIteration.save writes it: {brief(error)}") from None
+        what = "does not hold an agent as PolicyIteration.save writes it"
+        raise ValueError(f"{one_line(path)} {what}: {brief(error)}") from None
     agent.set_env(env)
     return agent
 

@@ -250,14 +250,14 @@ def misses(case: Case, repeat: int, wide: Wide, n_states: int = 40, n_rollouts: 
         for p in policies
     ]
     states = np.concatenate([part.states for part in starts])
-    copies = [one for part in starts for one in part.copies]
+    snapshots = [one for part in starts for one in part.snapshots]
     observations = [copy.copy(one) for part in starts for one in part.observations]
     samples, errors = [], np.zeros(len(states))
     for policy in policies[:2]:
         returns = []
         for s in seeds_of(repeat, 3, n_rollouts):
             steps = horizon(GAMMA, len(states))
-            made = rollout(copies, observations, policy, gamma=GAMMA, seed=s, deterministic=True, steps=steps)
+            made = rollout(snapshots, observations, policy, gamma=GAMMA, seed=s, deterministic=True, steps=steps)
             value, error = made.values(wide)
             returns.append(value)
             errors += error / n_rollouts

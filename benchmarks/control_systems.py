@@ -132,11 +132,56 @@ class SwingUp(System):
         return self.task.step(states, actions, np.random.default_rng(0))  # nothing in it is random
 
 
+class MountainCar(System):
+    """Gymnasium's MountainCarContinuous-v0: position and velocity of a car that is too weak for the hill."""
+
+    def states_of(self, observations: Array) -> Array:
+        return observations.astype(np.float64)
+
+    def observe(self, states: Array) -> NDArray[np.float32]:
+        return states.astype(np.float32)
+
+    def step(self, states: Array, actions: NDArray) -> Step:
+        position, velocity = states.T
+        action = actions.reshape(len(states)).astype(np.float64)
+        velocity = velocity + np.clip(action, -1.0, 1.0) * 0.0015 - 0.0025 * np.cos(3 * position)
+        velocity = np.clip(velocity, -0.07, 0.07)
+        position = np.clip(position + velocity, -1.2, 0.6)
+        velocity = np.where((position == -1.2) & (velocity < 0), 0.0, velocity)
+        terminal = (position >= 0.45) & (velocity >= 0.0)
+        return np.stack([position, velocity], axis=1), 100.0 * terminal - 0.1 * action**2, terminal
+
+
+class TwoTanks(System):
+    """A pump (off, slow, fast) fills tank 1, a valve (closed, half, open) lets it flow into tank 2, which leaks.
+
+    Observed are the levels and the wanted level of tank 2, which stays the same in an episode. Tanks must not overflow.
+    """
+
+    def states_of(self, observations: Array) -> Array:
+        return observations.astype(np.float64)
+
+    def observe(self, states: Array) -> NDArray[np.float32]:
+        return states.astype(np.float32)
+
+    def step(self, states: Array, actions: NDArray) -> Step:
+        first, second, wanted = states.T
+        pump, valve = actions.T
+        flow = 0.06 * valve * np.sqrt(first)
+        rewards = 1.0 - 10.0 * (second - wanted) ** 2 - 0.1 * pump
+        first = np.clip(first + 0.03 * pump - flow, 0.0, None)
+        second = np.clip(second + flow - 0.05 * np.sqrt(second), 0.0, None)
+        terminal = (first > 1.0) | (second > 1.0)
+        return np.stack([first, second, wanted], axis=1), rewards - 10.0 * terminal, terminal
+
+
 SYSTEMS: dict[str, System] = {
     "CartPole-v1": CartPole(),
     "Acrobot-v1": Acrobot(),
     "Pendulum-v1": Pendulum(),
     "gptd_rl/PendulumSwingUp-v0": SwingUp(),
+    "MountainCarContinuous-v0": MountainCar(),
+    "gptd_benchmarks/TwoTanks-v0": TwoTanks(),
 }
 
 

@@ -1,169 +1,241 @@
-"""Evaluation of trained agents: error and coverage of V beside the agents' own critics and other methods.
+"""Evaluation of trained agents: error and coverage of V beside other ways to it, at states whose V^π is known.
 
-    python benchmarks/evaluate.py                    # the four agents, two data sets each, and the time to a page
-    python benchmarks/evaluate.py --small            # a smoke run of seconds
+    python benchmarks/evaluate.py                    # every agent, five data sets each; what is stored is not run again
+    python benchmarks/evaluate.py --ours-only        # as after a change of the estimator: the others stay as stored
+    python benchmarks/evaluate.py --starts           # the value from the start, 50 times for three agents
+    python benchmarks/evaluate.py --from-json        # the tables of docs/evaluation.md, from the stored results
+    python benchmarks/evaluate.py --small            # a smoke run of seconds, which stores nothing
+    python benchmarks/evaluate.py --export FOLDER    # data sets and truths as .npz
 
-The truth is V^π from 200 rollouts per state (one in a deterministic system), at states of fresh episodes, by batched
-copies of the systems (`control_systems.py`). Agents are trained once and kept (`trained_agents.py`).
+Agents: `trained_agents.py`. Truths: `evaluation_truth.py`. The others: `evaluation_contestants.py`.
 """
 
 from __future__ import annotations
 
 import argparse
 import functools
+import hashlib
 import json
 import os
 import sys
-import tempfile
 import time
 import warnings
-from collections.abc import Callable
+from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
+import gymnasium as gym
 import numpy as np
 import torch
-from control_systems import SYSTEMS, rolled_out_values
+from evaluation_contestants import CONTESTANTS
+from evaluation_starts import run_starts
+from evaluation_tables import tables
+from evaluation_truth import Truth, file_hash, mode, truth_of
+from gymnasium.vector import SyncVectorEnv
 from numpy.typing import NDArray
-from sklearn.gaussian_process import GaussianProcessRegressor
 from trained_agents import FOLDER, TRAININGS, Training
 
 import gptd_rl
 from gptd_rl import Trajectories
-from gptd_rl.sb3 import load_agent
-from gptd_rl.sb3.critics import critic_name
-from gptd_rl.temporal.differences import TemporalDifference
+from gptd_rl.evaluation.random_state import seeded
+from gptd_rl.sb3.critics import critic_of
 
 Array = NDArray[np.float64]
+Row = dict[str, Any]
 
 LEVELS = (0.5, 0.8, 0.95)
-PEER_SIZE = 1000
+STRIDE = 1000  # seeds of data sets are far apart: environment i of a data set has seed + i
 
 
-@functools.cache
-def truths(training: Training, deterministic: bool, n_states: int, n_rollouts: int) -> tuple[Array, Array]:
-    """States of fresh episodes, and V^π there."""
-    model = load_agent(training.path)
-    torch.manual_seed(0)
-    rng = np.random.default_rng(12345)
-    fresh = gptd_rl.collect(
-        training.env, model, n_transitions=40 * n_states, gamma=model.gamma, seed=77_000, deterministic=deterministic
-    )
-    rows = rng.choice(np.flatnonzero(fresh.discounts > 0), n_states, replace=False)
-    states = fresh.states[rows]
+@dataclass(frozen=True)
+class Run:
+    """One data set of one agent."""
 
-    def act(observations: Any) -> Any:
-        return model.predict(observations, deterministic=deterministic)[0]
+    training: Training
+    deterministic: bool
+    index: int
+    n_transitions: int
 
-    n = 1 if deterministic else n_rollouts
-    value, _ = rolled_out_values(SYSTEMS[training.env], act, states, model.gamma, n, tolerance=1e-5)
-    return states, value
+    @property
+    def seed(self) -> int:
+        return STRIDE * self.index
+
+    @property
+    def key(self) -> Row:
+        """What tells this run from others; the agent's hash, because an agent may be trained again."""
+        return dict(
+            agent=self.training.name,
+            mode=mode(self.deterministic),
+            data_set=self.index,
+            n_transitions=self.n_transitions,
+            agent_hash=file_hash(self.training.path),
+        )
+
+    def data(self) -> Trajectories:
+        """The transitions that `gptd_rl.evaluate_agent` collects with this seed."""
+        agent, env_id = self.training.agent(), self.training.env
+        limit = (gym.spec(env_id).max_episode_steps) or 1000
+        n_envs = min(8, max(1, self.n_transitions // (2 * limit)))
+        with seeded(self.seed, agent):
+            envs = SyncVectorEnv([lambda: gym.make(env_id) for _ in range(n_envs)])
+            return gptd_rl.collect(
+                envs,
+                agent,
+                n_transitions=self.n_transitions,
+                gamma=agent.gamma,
+                seed=self.seed,
+                deterministic=self.deterministic,
+            )
 
 
-def sklearn_gpr(data: Trajectories) -> Callable[[Array], Array]:
-    """scikit-learn's regression with default settings on the returns of the same transitions.
+def data_hash(data: Trajectories) -> str:
+    return hashlib.sha256(np.ascontiguousarray(data.states).tobytes()).hexdigest()[:16]
 
-    Its search takes about 60 evaluations of cubic cost: hours at 10 000 states, ten seconds at `PEER_SIZE` evenly
-    chosen ones.
-    """
-    y, x = TemporalDifference.of(data).returns(data.rewards), data.states
-    rows = np.linspace(0, len(x) - 1, min(PEER_SIZE, len(x))).round().astype(int)
+
+# ------------------------------------------------------------------------------------------ figures of one run
+
+
+def run_ours(run: Run, truth: Truth) -> Row:
+    """`gptd_rl.evaluate_agent` and its page."""
+    agent = run.training.agent()
+    wall, began = time.perf_counter(), time.process_time()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        return GaussianProcessRegressor(random_state=0).fit(x[rows], y[rows]).predict
-
-
-def run(training: Training, deterministic: bool, seed: int, args: argparse.Namespace) -> dict[str, Any]:
-    """One evaluation against the truth."""
-    model = load_agent(training.path)
-    torch.manual_seed(seed)
-    states, value = truths(training, deterministic, args.states, args.rollouts)
-    began = time.perf_counter()
-    evaluation = gptd_rl.evaluate_agent(
-        model, training.env, n_transitions=args.n_transitions, deterministic=deterministic, seed=seed
-    )
-    with tempfile.TemporaryDirectory() as folder:
-        evaluation.write(folder)
-    seconds = time.perf_counter() - began
-    found: dict[str, Any] = dict(agent=training.name, deterministic=deterministic, seed=seed, seconds=seconds)
-    found["spread"] = float(value.std())
-    found["rmse"] = rmse(evaluation.value.predict(states), value)
-    assert evaluation.critic is not None
-    found["critic"], found["critic name"] = rmse(evaluation.critic(states), value), critic_name(model)
-    constant = TemporalDifference.of(evaluation.data)
-    inner = evaluation.data.discounts > 0
-    found["monte carlo"] = rmse(np.full(len(value), constant.returns(evaluation.data.rewards)[inner].mean()), value)
-    found["sklearn"] = rmse(sklearn_gpr(evaluation.data)(states), value)
+        evaluation = gptd_rl.evaluate_agent(
+            agent,
+            run.training.env,
+            n_transitions=run.n_transitions,
+            deterministic=run.deterministic,
+            seed=run.seed,
+        )
+    seconds = dict(seconds=time.process_time() - began, wall_seconds=time.perf_counter() - wall)
+    found = run.key | seconds | dict(data_hash=data_hash(evaluation.data))
+    found["rmse"] = rmse(evaluation.value.predict(truth.states), truth)
     for level in LEVELS:
-        lower, upper = evaluation.value.confidence_interval(states, level)
-        found[f"coverage {level:.0%}"] = float(np.mean((lower <= value) & (value <= upper)))
-    found["half width"] = float(np.mean(upper - lower)) / 2
-    found["learners"] = evaluation.config.learners
+        lower, upper = evaluation.value.confidence_interval(truth.states, level)
+        found[f"coverage {level:.0%}"] = float(np.mean((lower <= truth.values) & (truth.values <= upper)))
+        found[f"half width {level:.0%}"] = float(np.mean(upper - lower)) / 2
+    found["truth noise"] = float(np.sqrt(np.mean(truth.errors**2)))
+    found["spread"] = float(truth.values.std())
+    found["learners"] = getattr(evaluation.config, "learners", None)
     return found
 
 
-def rmse(predicted: Array, truth: Array) -> float:
-    return float(np.sqrt(np.mean((predicted - truth) ** 2)))
+def rmse(predicted: Array, truth: Truth) -> float:
+    """Root mean squared error, with the noise of the truth subtracted."""
+    excess = np.mean((predicted - truth.values) ** 2) - np.mean(truth.errors**2)
+    return float(np.sqrt(max(excess, 0.0)))
 
 
-def table(rows: list[dict[str, Any]]) -> str:
-    """Means over seeds, as Markdown."""
-    heads = "agent, actions, V varies by, **RMSE**, critic, sklearn GPR, Monte Carlo, 50 %, 80 %, **95 %**, ±, seconds"
-    lines = ["| " + " | ".join(heads.split(", ")) + " |", "|" + "---|" * 12]
-    groups: dict[tuple[str, bool], list[dict[str, Any]]] = {}
-    for row in rows:
-        groups.setdefault((row["agent"], row["deterministic"]), []).append(row)
-    for (agent, deterministic), group in groups.items():
+def run_contestants(run: Run, truth: Truth, names: list[str], known: Row) -> Row:
+    """Some of the others, on the same transitions, beside those of the row `known`."""
+    data = run.data()
+    critic = critic_of(run.training.agent(), run.deterministic)
+    found, seconds = dict(known.get("rmse", {})), dict(known.get("seconds", {}))
+    for name in names:
+        began = time.process_time()
+        found[name] = rmse(CONTESTANTS[name](data, truth.states, critic), truth)
+        seconds[name] = time.process_time() - began
+    return run.key | dict(data_hash=data_hash(data), rmse=found, seconds=seconds)
 
-        def mean(key: str, group: list[dict[str, Any]] = group) -> float:
-            return float(np.mean([row[key] for row in group]))
 
-        each = [f"{100 * row['coverage 95%']:.1f}" for row in group]
-        cells = [
-            agent,
-            "most likely" if deterministic else "sampled",
-            f"{mean('spread'):.1f}",
-            f"**{mean('rmse'):.2f}** ({min(r['rmse'] for r in group):.2f}–{max(r['rmse'] for r in group):.2f})",
-            f"{mean('critic'):.2f}",
-            f"{mean('sklearn'):.1f}",
-            f"{mean('monte carlo'):.1f}",
-            *(f"{100 * mean(f'coverage {level:.0%}'):.0f}" for level in LEVELS[:-1]),
-            f"**{100 * mean('coverage 95%'):.1f}** ({', '.join(each)})",
-            f"{mean('half width'):.2f}",
-            f"{max(r['seconds'] for r in group):.0f}",
-        ]
-        lines.append("| " + " | ".join(cells) + " |")
-    return "\n".join(lines)
+# ------------------------------------------------------------------------------------------ stored results
+
+
+class Store:
+    """Rows of results in a JSON file; a row is found by its key."""
+
+    def __init__(self, path: Path | None) -> None:
+        self.path = path
+        self.rows: list[Row] = json.loads(path.read_text()) if path is not None and path.exists() else []
+
+    def find(self, key: Row) -> Row | None:
+        """The row with this key."""
+        return next((row for row in self.rows if row.items() >= key.items()), None)
+
+    def add(self, key: Row, row: Row) -> None:
+        """Keep a row, in place of one with the same agent, mode and data set, and write the file."""
+        names = ("agent", "mode", "data_set")
+        same = [tuple(row[name] for name in names) == tuple(key[name] for name in names) for row in self.rows]
+        self.rows = [old for old, is_same in zip(self.rows, same, strict=True) if not is_same] + [row]
+        print(json.dumps(row), file=sys.stderr, flush=True)
+        if self.path is not None:
+            partial = self.path.with_suffix(".partial")
+            partial.write_text("[\n" + ",\n".join(json.dumps(row) for row in self.rows) + "\n]\n")
+            partial.replace(self.path)
+
+
+def runs(args: argparse.Namespace) -> Iterator[Run]:
+    """Every agent's first data set, then every agent's second, …"""
+    for index in args.seeds:
+        for training in TRAININGS:
+            if training.name in args.agents and training.path.exists():
+                for deterministic in training.modes:
+                    yield Run(training, deterministic, index, args.n_transitions)
+
+
+def run_all(args: argparse.Namespace, folder: Path | None) -> dict[str, list[Row]]:
+    """Run what is not stored."""
+    ours, contestants = (Store(None if folder is None else folder / f"{name}.json") for name in ("ours", "contestants"))
+    rollouts = 5 if args.small else None
+    for run in runs(args):
+        truth = functools.partial(truth_of, run.training, run.deterministic, args.states, rollouts)
+        labelled = run.key | ({} if args.label is None else dict(label=args.label))
+        if not args.contestants_only and ours.find(labelled) is None:
+            ours.add(run.key, run_ours(run, truth()) | labelled)
+        known = contestants.find(run.key) or {}
+        missing = [name for name in args.contestants if name not in known.get("rmse", {})]
+        if missing and not args.ours_only:
+            contestants.add(run.key, run_contestants(run, truth(), missing, known))
+    return dict(ours=ours.rows, contestants=contestants.rows)
+
+
+# ------------------------------------------------------------------------------------------ data sets for other uses
+
+
+def export(args: argparse.Namespace) -> None:
+    """Data sets and truths: `<agent>-<mode>-<data set>.npz` (`Trajectories.load`), `<agent>-<mode>-truth.npz`."""
+    args.export.mkdir(parents=True, exist_ok=True)
+    for run in runs(args):
+        name = f"{run.training.name}-{mode(run.deterministic)}"
+        run.data().save(args.export / f"{name}-{run.index}.npz")
+        truth_of(run.training, run.deterministic).save(args.export / f"{name}-truth.npz")
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--seeds", type=int, default=2)
+    parser.add_argument("--seeds", type=int, nargs="*", default=list(range(5)), help="numbers of data sets")
     parser.add_argument("--n-transitions", type=int, default=10_000)
-    parser.add_argument("--states", type=int, default=400)
-    parser.add_argument("--rollouts", type=int, default=200)
+    parser.add_argument("--states", type=int, default=100)
     parser.add_argument("--agents", nargs="*", default=[t.name for t in TRAININGS])
+    parser.add_argument("--ours-only", action="store_true", help="leave the others as stored")
+    parser.add_argument("--contestants-only", action="store_true")
+    parser.add_argument("--contestants", nargs="*", default=list(CONTESTANTS), choices=CONTESTANTS, help="some of them")
+    parser.add_argument("--label", help="kept with ours; rows of ours with another label run again")
+    parser.add_argument("--starts", action="store_true", help="the value from the start instead")
+    parser.add_argument("--repeats", type=int, default=50, help="of --starts")
     parser.add_argument("--small", action="store_true")
-    parser.add_argument("--out", type=Path, default=FOLDER / "results.json")
+    parser.add_argument("--from-json", action="store_true", help="print the tables of what is stored")
+    parser.add_argument("--export", type=Path, metavar="FOLDER")
     args = parser.parse_args()
-    if args.small:
-        args.seeds, args.n_transitions, args.states, args.rollouts = 1, 1500, 30, 5
     torch.set_num_threads(1)
-    rows = []
-    for training in TRAININGS:
-        if training.name not in args.agents:
-            continue
-        if not training.path.exists():
-            training.train()
-        for deterministic in sorted({True, training.deterministic}):
-            for seed in range(args.seeds):
-                rows.append(run(training, deterministic, seed, args))
-                print(json.dumps(rows[-1]), file=sys.stderr, flush=True)
-    if not args.small:
-        args.out.write_text(json.dumps(dict(command=" ".join(sys.argv), rows=rows), indent=1) + "\n")
-    print(table(rows))
+    if args.small:
+        args.seeds, args.n_transitions, args.states = [0], 1500, 20
+    folder = None if args.small else FOLDER
+    if args.export is not None:
+        export(args)
+        return 0
+    if args.starts:
+        run_starts(args, Store(None if folder is None else folder / "starts.json"))
+        return 0
+    if args.from_json:
+        print(tables(*(Store(FOLDER / f"{name}.json").rows for name in ("ours", "contestants", "starts"))))
+        return 0
+    rows = run_all(args, folder)
+    print(tables(rows["ours"], rows["contestants"], []))
     return 0
 
 

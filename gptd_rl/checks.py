@@ -49,8 +49,8 @@ def as_float(value: Any) -> float:
 
 def as_count(value: Any, name: str, minimum: int = 1) -> int:
     """Check a whole number of at least `minimum`."""
-    if isinstance(value, int) and value > LARGEST_COUNT:
-        raise ValueError(f"{name} must be at most 2^53; got an integer of {value.bit_length()} bits.")
+    if isinstance(value, int | np.integer) and value > LARGEST_COUNT:
+        raise ValueError(f"{name} must be at most 2^53; got an integer of {int(value).bit_length()} bits.")
     if not is_count(value, minimum):
         raise ValueError(f"{name} must be a whole number of at least {minimum}; got {one_line(repr(value))}.")
     return int(value)
@@ -124,8 +124,11 @@ def check_choice(name: str, value: object, allowed: Sequence[str], otherwise: st
 
 def as_generator(seed: Any) -> np.random.Generator:
     """Random numbers from a seed, or a generator as it is."""
-    # A matrix has rows that are matrices, and NumPy looks for its numbers until the stack is full.
-    return np.random.default_rng(np.asarray(seed) if isinstance(seed, np.ndarray) else seed)
+    try:
+        # A matrix has rows that are matrices, and NumPy looks for its numbers until the stack is full.
+        return np.random.default_rng(np.asarray(seed) if isinstance(seed, np.ndarray) else seed)
+    except (TypeError, ValueError) as error:
+        raise type(error)(f"a seed must be a whole number of at least 0; got {one_line(repr(seed))}.") from None
 
 
 # -------------------------------------------------------------------------------------- arrays

@@ -37,6 +37,10 @@ class LearningError(ValueError):
     """Learning had to stop; what was learnt until then is kept."""
 
 
+class ExecutorError(RuntimeError):
+    """An executor died, was shut down, or lost a shard again and again; the estimator is as it was before."""
+
+
 class InterruptedFitWarning(UserWarning):
     """Model selection was interrupted; the model is the best one found until then."""
 

@@ -25,7 +25,8 @@ class Predictor(Protocol):
 # Anything that acts: an object with `predict`, a callable from an observation to an action, or None for random actions.
 Policy: TypeAlias = Predictor | Callable[[Any], Any] | None
 
-# Anything to act in: an id, an environment, a vector environment, or a Stable-Baselines3 VecEnv.
+# Anything to act in: an id, a function that returns an environment, an environment, a vector environment, or a
+# Stable-Baselines3 VecEnv.
 EnvLike: TypeAlias = str | Any
 
 # Anything `fit` takes: Trajectories, paths of files that `Trajectories.save` wrote, Minari datasets or their ids, or an

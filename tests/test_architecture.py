@@ -29,7 +29,7 @@ LAYERS = (
     "reproduction",
     "cli",
 )
-GROUND = ("types", "exceptions", "checks", "linalg", "parallel", "memory", "progress", "threads", "version")
+GROUND = ("types", "exceptions", "checks", "linalg", "parallel", "memory", "progress", "threads", "version", "seeds")
 
 
 def sources() -> dict[str, Path]:

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import gptd_rl.estimators.gptd
-from gptd_rl import ARD, GPTD, GPTDQ, FactorAnalysis, Isotropic, Trajectories
+from gptd_rl import ARD, GPTD, GPTDQ, DynamicsModel, FactorAnalysis, Isotropic, Trajectories
 from gptd_rl.exceptions import NotFittedError
 from gptd_rl.kernels import ActionDelta, Constant, Matern52, paper_kernel
 from gptd_rl.memory import available_bytes
@@ -225,6 +225,32 @@ def test_thin_refuses_numbers_that_no_array_holds():
         GOOD.thin(2**64)
 
 
+@pytest.mark.parametrize("amount", [0, -1, 2.5, True, np.uint64(2**64 - 1), None])
+def test_cut_refuses_other_amounts(amount):
+    with pytest.raises(ValueError, match=r"^max_transitions must be "):
+        GOOD.cut(amount)
+
+
+@pytest.mark.parametrize("seed", [-1, 0.5, "a\nb", object()])
+def test_sample_refuses_seeds_that_are_none(seed, fitted):
+    with pytest.raises((TypeError, ValueError), match=r"^a seed must be a whole number of at least 0; got .+\.$"):
+        fitted.sample(GOOD.states, 1, seed=seed)
+
+
+def test_score_refuses_no_states(fitted):
+    with pytest.raises(ValueError, match=r"^R² needs one or more states; got none\.$"):
+        fitted.score(np.zeros((0, GOOD.states.shape[1])), [])
+
+
+def test_actions_that_are_one_text_get_one_line():
+    text: Any = np.array("a\nb")
+    episode = dict(observations=np.zeros((3, 1)), rewards=np.zeros(2), actions=text)
+    with pytest.raises(ValueError, match=r"^episode 0: expected 2 actions, one per reward; got a b\.$"):
+        Trajectories.from_episodes([episode], gamma=0.9)
+    with pytest.raises(ValueError, match=r"^actions must have one entry per state \(\d+\); got a b\.$"):
+        Trajectories(GOOD.states, GOOD.rewards, GOOD.discounts, GOOD.lengths, GOOD.terminated, text)
+
+
 def test_mean_refuses_integers_that_no_float_holds():
     with pytest.raises(ValueError, match=r"^mean must return numbers: int too large"):
         GPTD(mean=lambda x: [10**400] * len(x)).fit(GOOD)
@@ -354,6 +380,14 @@ def test_theta_has_a_length(fitted):
         fitted.log_marginal_likelihood([0.0, 0.0])
 
 
+@pytest.mark.parametrize("log_variance", [-np.inf, -1e4, np.nan, np.inf, 1e4])
+def test_theta_has_a_noise_variance(log_variance, fitted):
+    theta = np.array(fitted.theta_)
+    theta[fitted.parameter_names_.index("noise")] = log_variance
+    with pytest.raises(ValueError, match=r"^theta must hold the logarithm of a positive noise variance; got \["):
+        fitted.log_marginal_likelihood(theta)
+
+
 def test_no_states_get_no_interval():
     """In a process of its own: a LAPACK routine that is handed an empty matrix can bring the interpreter down."""
     code = """
@@ -455,3 +489,12 @@ def test_a_constant_column_changes_nothing():
     narrow, padded = GPTD("ard", **options).fit(data), GPTD("ard", **options).fit(wide)
     mean = narrow.predict(data.states)
     np.testing.assert_allclose(padded.predict(wide.states), mean, atol=0.01 * mean.std())
+
+
+@pytest.mark.parametrize("bounds", [(np.zeros(3, dtype=complex), np.ones(3)), np.zeros((4, 3), dtype="M8[s]"), 3])
+def test_dynamics_model_refuses_bounds_that_are_no_numbers(bounds):
+    data = Trajectories(
+        GOOD.states, GOOD.rewards, GOOD.discounts, GOOD.lengths, GOOD.terminated, np.zeros(len(GOOD), int)
+    )
+    with pytest.raises(ValueError, match=r"^bounds must be two arrays of \d numbers each, \(low, high\); got .*$"):
+        DynamicsModel(bounds=bounds).fit(data)

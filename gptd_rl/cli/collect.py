@@ -38,7 +38,7 @@ def run(args: argparse.Namespace) -> int:
     """Collect and write."""
     from gptd_rl.report.numbers import count
     from gptd_rl.rollouts.collect import collect
-    from gptd_rl.rollouts.environments import choose_n_envs
+    from gptd_rl.rollouts.making import choose_n_envs
 
     with outputs.writing_file(args.out):
         with closing(inputs.make_env(args)) as env:

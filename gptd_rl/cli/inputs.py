@@ -36,12 +36,28 @@ def load_policy(path: Path, env: Any, args: argparse.Namespace, algo: str | None
             policy: Any = PolicyIteration.load(path, env)
         else:
             policy = load_agent(path, algo=algo)
-        if args.stochastic and hasattr(policy, "set_random_seed"):
-            policy.set_random_seed(args.seed)
+        _seed(policy, args)
         if args.vecnormalize is not None:
             policy = NormalizedPolicy(policy, load_statistics(args.vecnormalize))
         check_spaces(policy, env)
         return policy
+
+
+def load_zoo(args: argparse.Namespace) -> Any:
+    """Load the folder of rl-zoo that ``--zoo`` names; its agent is seeded if it samples its actions."""
+    from gptd_rl.sb3.zoo import load_zoo
+
+    with as_command_error(ValueError, OSError):
+        run = load_zoo(args.zoo, algo=args.algo, env_id=args.env, env_kwargs=dict(args.env_kwargs))
+        _seed(run.policy, args)
+        return run
+
+
+def _seed(policy: Any, args: argparse.Namespace) -> None:
+    """Seed an agent that samples its actions."""
+    model = getattr(policy, "model", policy)
+    if args.stochastic and hasattr(model, "set_random_seed"):
+        model.set_random_seed(args.seed)
 
 
 def _is_policy_iteration(path: Path) -> bool:

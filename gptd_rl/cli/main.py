@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 from gptd_rl.cli import collect, compare, evaluate, iterate, plot, reproduce
 from gptd_rl.cli.options import Parser
-from gptd_rl.cli.terminal import INTERRUPTED, CommandError, fail, short_warnings
+from gptd_rl.cli.terminal import BAD_ARGUMENTS, INTERRUPTED, CommandError, fail, short_warnings
 from gptd_rl.progress import no_partial_fits
 from gptd_rl.version import __version__
 
@@ -46,6 +46,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 return int(args.run(args))
         except CommandError as error:
             return fail(str(error), error.code)
+        except OSError as error:  # a path that cannot even be looked at
+            return fail(str(error), BAD_ARGUMENTS)
         except KeyboardInterrupt:
             return fail("interrupted, nothing was written", INTERRUPTED)
 

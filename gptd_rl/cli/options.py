@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import ast
+import re
 from pathlib import Path
 from textwrap import indent
 from typing import Any, NoReturn
@@ -35,21 +36,25 @@ class Parser(argparse.ArgumentParser):
 # -------------------------------------------------------------------------------------- options
 
 
-def add_env(parser: Any) -> None:
-    """``--env ID`` and ``--env-kwargs KEY=VALUE``."""
+def add_env(parser: Any, *, otherwise: str = "") -> None:
+    """``--env ID`` and ``--env-kwargs KEY=VALUE``.
+
+    The environment is required unless there is a default, described by `otherwise`.
+    """
     parser.add_argument(
         "--env",
-        required=True,
+        required=not otherwise,
         metavar="ID",
-        help="Gymnasium id of the environment; module:Name-v0 imports the module first",
+        help=_with_default("Gymnasium id of the environment; module:Name-v0 imports the module first", otherwise),
     )
     parser.add_argument(
         "--env-kwargs",
-        action="append",
+        action="extend",
+        nargs="+",
         default=[],
         type=key_value,
         metavar="KEY=VALUE",
-        help="argument of the environment, a Python literal or a string; may be repeated",
+        help="arguments of the environment, Python literals or strings; KEY:VALUE as in rl-zoo will do, too",
     )
 
 
@@ -157,10 +162,11 @@ def discount(text: str) -> float:
 
 
 def key_value(text: str) -> tuple[str, Any]:
-    """``KEY=VALUE`` as the key and a Python literal, or else the string."""
-    key, equals, value = text.partition("=")
-    if not (equals and key.isidentifier()):
+    """``KEY=VALUE`` or ``KEY:VALUE`` as the key and a Python literal, or else the string."""
+    found = re.fullmatch("([^=:]*)[=:](.*)", text, re.DOTALL)
+    if found is None or not found[1].isidentifier():
         raise argparse.ArgumentTypeError(f"expected KEY=VALUE, got {text!r}")
+    key, value = found.groups()
     try:
         return key, ast.literal_eval(value)
     except (ValueError, SyntaxError):

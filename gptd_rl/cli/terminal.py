@@ -29,8 +29,9 @@ def fail(message: str, code: int) -> int:
 
 
 def one_line(message: object) -> str:
-    """The message without line breaks."""
-    return " ".join(str(message).split())
+    """The message without line breaks, and without characters that a terminal would obey."""
+    text = " ".join(str(message).split())
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
 
 
 @contextmanager

@@ -188,6 +188,11 @@ def _as_array(content: bytearray) -> NDArray[Any]:
     return np.ndarray(shape, dtype, content, stream.tell(), order="F" if is_fortran else "C")
 
 
+def strict_arithmetic() -> np.errstate:
+    """Let numbers of a file that overflow, divide by zero or are invalid raise one of the errors `UNREADABLE`."""
+    return np.errstate(over="raise", divide="raise", invalid="raise")
+
+
 def encode_header(header: Mapping[str, Any]) -> NDArray[Any]:
     """Plain data as an array of JSON text."""
     text = json.dumps(header, default=lambda array: array.tolist())  # NumPy's numbers are numbers

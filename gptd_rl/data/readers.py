@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from gptd_rl.checks import as_array, as_discounts, as_floats, as_states, as_vector
+from gptd_rl.checks import as_array, as_discounts, as_floats, as_states, as_vector, one_line
 from gptd_rl.types import Array
 
 
@@ -131,7 +131,7 @@ def _read_actions(actions: ArrayLike | None, n: int, where: str) -> NDArray[Any]
         return None
     array = as_array(actions, f"{where}actions")
     if array.shape[:1] != (n,):
-        came = len(array) if array.ndim else array
+        came = len(array) if array.ndim else one_line(array)
         raise ValueError(f"{where}expected {n} actions, one per reward; got {came}.")
     return array
 

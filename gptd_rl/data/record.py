@@ -11,7 +11,16 @@ from typing import Any, Protocol, Self
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from gptd_rl.checks import LARGEST_COUNT, as_array, as_discounts, as_floats, as_states, as_vector, check_finite
+from gptd_rl.checks import (
+    LARGEST_COUNT,
+    as_array,
+    as_discounts,
+    as_floats,
+    as_states,
+    as_vector,
+    check_finite,
+    one_line,
+)
 from gptd_rl.types import Array, BoolArray, IntArray
 
 
@@ -115,7 +124,7 @@ def check_record(
     _check_ends(r, gamma, sizes, flags)
     a = None if actions is None else as_array(actions, "actions")
     if a is not None and a.shape[:1] != (n,):
-        raise ValueError(f"actions must have one entry per state ({n}); got {len(a) if a.ndim else a}.")
+        raise ValueError(f"actions must have one entry per state ({n}); got {len(a) if a.ndim else one_line(a)}.")
     chosen = None if policy_actions is None else as_floats(policy_actions, "policy_actions")
     if chosen is not None and (chosen.ndim != 3 or len(chosen) != n):
         raise ValueError(f"policy_actions must have shape ({n}, n_choices, 1 + n_columns); got {chosen.shape}.")

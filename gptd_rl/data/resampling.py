@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import ArrayLike
 
-from gptd_rl.checks import as_generator, as_index, is_count, one_line
+from gptd_rl.checks import as_count, as_generator, as_index, is_count, one_line
 from gptd_rl.data.record import SegmentedData
 from gptd_rl.types import Array, BoolArray, IntArray
 
@@ -109,7 +109,7 @@ def _sum_over_steps(data: SegmentedData, steps: int) -> tuple[Array, Array]:
 
 def cut(data: SegmentedData, max_transitions: int) -> dict[str, Any]:
     """Cut long segments into pieces that share their end states; see `Trajectories.cut`."""
-    rows, lengths, terminated = _pieces(data, max_transitions)
+    rows, lengths, terminated = _pieces(data, as_count(max_transitions, "max_transitions"))
     rewards, discounts = data.rewards[rows], data.discounts[rows]
     truncated = (np.cumsum(lengths) - 1)[~terminated]
     rewards[truncated] = discounts[truncated] = 0.0

@@ -172,7 +172,7 @@ def stack(space: Space[Any], rows: Sequence[Any], like: Any = None) -> Any:
         raise _wrong_shape(space, rows)
     for one in rows:
         if isinstance(one, MaskedArray):
-            raise OutsideSpaceError(f"observation {one} is a masked array: expected {describe(space)}", 0)
+            raise OutsideSpaceError(f"observation {one_line(one)} is a masked array: expected {describe(space)}", 0)
     dtype = space.dtype if like is None else like.dtype
     return batch if batch.dtype == dtype else _convert(space, batch, np.dtype(dtype))
 

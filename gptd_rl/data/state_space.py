@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import ArrayLike
 
+from gptd_rl.checks import as_floats, one_line
 from gptd_rl.types import Array, BoolArray
 
 # A predicted state may leave the visited range by this share of it.
@@ -155,9 +156,10 @@ def check_bounds(bounds: tuple[ArrayLike, ArrayLike] | None, n_dims: int) -> tup
     if bounds is None:
         return np.full(n_dims, -np.inf), np.full(n_dims, np.inf)
     try:
-        low, high = (np.asarray(bound, dtype=np.float64).reshape(-1) for bound in bounds)
+        low, high = (as_floats(bound, "bounds").reshape(-1) for bound in bounds)
     except (TypeError, ValueError):
-        raise ValueError(f"bounds must be two arrays of {n_dims} numbers each, (low, high); got {bounds!r}.") from None
+        came = one_line(repr(bounds))
+        raise ValueError(f"bounds must be two arrays of {n_dims} numbers each, (low, high); got {came}.") from None
     if low.shape != (n_dims,) or high.shape != (n_dims,):
         raise ValueError(f"bounds must be two arrays of {n_dims} numbers each; got {len(low)} and {len(high)}.")
     if not (ordered := (low <= high) & (low < np.inf) & (high > -np.inf)).all():

@@ -14,7 +14,7 @@ from typing import Any, Literal, Self, overload
 import numpy as np
 from numpy.typing import ArrayLike
 
-from gptd_rl.checks import as_floats, as_states, check_number, is_count
+from gptd_rl.checks import as_floats, as_states, check_number, is_count, is_positive, one_line
 from gptd_rl.data.actions import Actions, DiscreteActions
 from gptd_rl.data.trajectories import Trajectories
 from gptd_rl.estimators import checks
@@ -325,6 +325,8 @@ class Estimator(Predictions, Parameters, InputPruning, SaveAndLoad):
                 )
             with np.errstate(over="ignore"):  # what is infinite is refused
                 model = model.with_theta(values)
+            if not is_positive(model.noise_variance):
+                raise ValueError(f"theta must hold the logarithm of a positive noise variance; got {one_line(values)}.")
         engine = self._engine("judge θ by")
         if self.bootstrap_:
             objective = engine.moments.objective.refine(model)

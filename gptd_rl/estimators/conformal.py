@@ -17,7 +17,7 @@ from typing import Any, Protocol, Self
 import numpy as np
 from numpy.typing import ArrayLike
 
-from gptd_rl.checks import as_generator, as_states, is_count, one_line
+from gptd_rl.checks import as_floats, as_generator, as_states, as_vector, check_finite, is_count, one_line
 from gptd_rl.data.trajectories import Trajectories
 from gptd_rl.estimators.checks import check_n_jobs
 from gptd_rl.estimators.gptdq import GPTDQ
@@ -183,7 +183,7 @@ class Calibrated(Parameters):
         lower, upper : ndarray of shape (m,)
         """
         if not 0.0 < level < 1.0:
-            raise ValueError(f"level must lie between 0 and 1; got {level}.")
+            raise ValueError(f"level must lie between 0 and 1; got {one_line(level)}.")
         x = as_states(states, name="states")
         middle = self.predict(x)
         # value ± q(level)·scale(x)
@@ -220,9 +220,14 @@ class Calibrated(Parameters):
         Calibrated
         """
         x = as_states(states, name="states")
-        difference = self.predict(x) - np.asarray(values)
-        noise = np.broadcast_to(np.asarray(errors, dtype=np.float64), difference.shape)
+        v, given = as_vector(values, len(x), "values"), as_floats(errors, "errors")
+        if given.shape not in ((), v.shape):
+            raise ValueError(f"errors must be one number or have shape {v.shape}; got {given.shape}.")
+        check_finite(given, "errors")
         of = np.arange(len(x)) if groups is None else np.asarray(groups)
+        if of.shape != v.shape:
+            raise ValueError(f"groups must have shape {v.shape}; got {of.shape}.")
+        difference, noise = self.predict(x) - v, np.broadcast_to(np.abs(given), v.shape)
         own = getattr(self.estimator_, "error_scale_", None)
         scales: list[Values] = [_one, self.scale_] + ([] if own is None else [own])
         found = [ErrorSizes.of(difference, np.maximum(scale(x), TINY), noise, of) for scale in scales]
@@ -233,7 +238,7 @@ class Calibrated(Parameters):
 
     def save(self, path: object) -> None:
         """Not supported: save the estimator, and calibrate it again."""
-        raise NotImplementedError(
+        raise TypeError(
             "a Calibrated estimator cannot be saved: save its estimator_, or fit it again where it is needed."
         )
 

@@ -98,6 +98,8 @@ class GreedyFit:
         """Build what `to_arrays` took apart, with the state-action pairs that were fitted."""
         data, kernel, prior = ActionTransitions.of(pairs), registry.build(description["kernel"]), prior_of(description)
         mean = q_function_of(description, arrays, kernel)
+        if (data.actions != pairs.states[pairs.has_transition, -1]).any():
+            raise ValueError("its actions are no whole numbers")
         features = StateFeatures(kernel, mean.inducing_points)
         as_indices(data.actions, prior.n_actions, "actions")
         regression = ActionRegression.of(features(data.states), data.actions, prior)

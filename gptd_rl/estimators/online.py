@@ -282,7 +282,9 @@ class OnlineGPTD(StatePredictions, Parameters, SaveAndLoad):
         kernel, theta = registry.build(params["kernel"]), arrays["theta"]
         if np.shape(theta) != kernel.theta.shape or np.isnan(theta).any():
             raise ValueError(f"theta must be {len(kernel.theta)} numbers")
-        new = cls(**dict(params, kernel=kernel.with_theta(theta)))
+        if not np.array_equal(theta, kernel.theta):  # logarithms and back would round
+            kernel = kernel.with_theta(theta)
+        new = cls(**dict(params, kernel=kernel))
         inputs, dictionary = arrays["inputs"], as_numbers(arrays["dictionary"], (None, n_dims), "dictionary")
         if len(inputs) != kernel.n_dims:
             raise ValueError(f"the kernel has {kernel.n_dims} dimensions, and there are {len(inputs)} inputs")

@@ -136,6 +136,8 @@ class StatePredictions(Predictions):
         """
         x = self._check_states(states)
         y = as_vector(values, len(x), "values")
+        if not len(x):
+            raise ValueError("R² needs one or more states; got none.")
         residual, total = float(((y - self.predict(x)) ** 2).sum()), float(((y - y.mean()) ** 2).sum())
         return 1.0 - residual / total if total > 0.0 else float(residual == 0.0)
 

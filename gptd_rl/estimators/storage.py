@@ -81,7 +81,8 @@ def load(path: str | os.PathLike[str]) -> Any:
         if header["version"] <= VERSION:
             if header["version"] < VERSION:
                 raise ValueError(f"its format version is {header['version']}, of an unreleased gptd-rl")
-            model = _CLASSES[header["estimator"]].from_arrays(header, arrays)
+            with files.strict_arithmetic():
+                model = _CLASSES[header["estimator"]].from_arrays(header, arrays)
             arrays.check_all_read()
             return model
     except FileNotFoundError:

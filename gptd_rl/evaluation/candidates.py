@@ -20,18 +20,21 @@ from gptd_rl.checks import as_states
 from gptd_rl.data.trajectories import Trajectories
 from gptd_rl.estimators.conformal import Learner, LeaveOut, Values, cross_val_predict
 from gptd_rl.estimators.gptd import GPTD
+from gptd_rl.evaluation.neighbours import Neighbours
 from gptd_rl.exceptions import RelevanceWarning
 from gptd_rl.kernels import Constant, Kernel, Matern32
 from gptd_rl.kernels.metrics import ARD, Isotropic
 from gptd_rl.progress import no_partial_fits
 from gptd_rl.temporal.means import subtract_values
 from gptd_rl.temporal.returns import Returns
-from gptd_rl.types import Array
+from gptd_rl.types import Array, BoolArray, IntArray
 
 N_SELECTED = 500  # states for model selection by returns, evenly chosen from all episodes
 N_BOOTSTRAPPED = 3000  # states for model selection by single transitions, in whole pieces of episodes
 N_INDUCING_POINTS = 400
 MAX_SEPARATE_INPUTS = 60  # with more, one relevance for all
+
+N_PASSES = 5  # in which returns that were cut off are completed
 
 # Values may bootstrap if returns of left-out episodes keep more than this share of their variance.
 UNEXPLAINED = 0.05
@@ -114,8 +117,38 @@ def gaussian_process(
     return Candidate(name, lambda x: around(x) + v.predict(x), mean.left_out + left_out, scale, v)
 
 
+def nearest_neighbours(name: str, plain: Candidate, data: Trajectories) -> Candidate:
+    """V from the returns of the nearest states, with the kernel of `plain`.
+
+    Returns that were cut off are completed by V of the state where that happened: by `plain` at first, then by these
+    values themselves, each learnt without its episode.
+    """
+    assert plain.selected is not None
+    cut = LeaveOut.of(data)
+    pieces, returns = cut.pieces, Returns.of(cut.pieces)
+    fold, inner = cut.fold[pieces.segment_of], pieces.has_transition
+    model, ends = plain.selected.model_, np.flatnonzero(~inner & np.repeat(~pieces.terminated, pieces.lengths))
+    left_out = np.zeros(len(pieces))
+    left_out[ends] = plain.predict(pieces.states[ends])
+
+    def learn(rows: BoolArray) -> Neighbours:
+        y = returns.y + returns.z * left_out[returns.end]
+        return Neighbours.of(model, pieces.states[inner & rows], y[inner & rows])
+
+    for rows in [ends] * N_PASSES + [np.arange(len(pieces))]:
+        values = np.zeros(len(pieces))
+        for f in np.unique(fold):
+            asked = rows[(fold[rows] == f) & (inner | np.isin(np.arange(len(pieces)), ends))[rows]]
+            values[asked] = learn(fold != f)(pieces.states[asked])
+        left_out[rows] = values[rows]
+    return Candidate(name, learn(np.ones(len(pieces), dtype=bool)), left_out[cut.rows], None, plain.selected)
+
+
 def choose(candidates: Sequence[Candidate], data: Trajectories) -> Candidate:
     """The first candidate that predicts left-out episodes as well as the best, within one standard error.
+
+    Squared errors decide first. They are those of a few unlike episodes often; candidates that they cannot tell apart
+    are compared by the logarithms of the errors, to which all episodes contribute alike.
 
     Parameters
     ----------
@@ -125,14 +158,17 @@ def choose(candidates: Sequence[Candidate], data: Trajectories) -> Candidate:
     """
     returns = Returns.of(data)
     squared = np.array([candidate.squared_errors(returns) for candidate in candidates])  # [k, n_episodes]
-    best = squared[squared.sum(axis=1).argmin()]
-    return next(c for c, errors in zip(candidates, squared, strict=True) if _as_good(errors, best))
+    squared = squared[:, np.isin(np.arange(squared.shape[1]), returns.episode[returns.usable])]
+    kept = _as_good_as_best(squared)
+    floor = 1e-6 * squared[0].mean() + np.finfo(np.float64).tiny
+    return candidates[kept[_as_good_as_best(np.log(squared[kept] + floor))[0]]]
 
 
-def _as_good(errors: Array, best: Array) -> bool:
-    """Whether the difference of the sums is within its standard error."""
-    loss = errors - best
-    return bool(loss.sum() <= np.sqrt(len(loss)) * loss.std())
+def _as_good_as_best(losses: Array) -> IntArray:
+    """Rows of losses [k, n_episodes] whose sum is within one standard error of the smallest; differences are paired."""
+    difference = losses - losses[losses.sum(axis=1).argmin()]
+    tolerated = np.sqrt(difference.shape[1]) * difference.std(axis=1)
+    return np.flatnonzero(difference.sum(axis=1) <= tolerated).astype(np.int64)
 
 
 def select(data: Trajectories, is_categorical: bool, bootstrap: bool) -> GPTD:

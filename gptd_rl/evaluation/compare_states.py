@@ -64,15 +64,15 @@ def compare_states(
     if run.env.template_env is None:
         return _compare_models(found, reference, each)
     parts = _sampled_states(run, found, each)
-    copies = [one for part in parts for one in part.copies]
+    snapshots = [one for part in parts for one in part.snapshots]
     observations = [one for part in parts for one in part.observations]
     episodes = np.concatenate([part.episodes + 10 * i for i, part in enumerate(parts)])
     states = np.concatenate([part.states for part in parts])
-    steps = horizon(run.gamma, len(copies))
+    steps = horizon(run.gamma, len(snapshots))
 
     def returns(agent: FinishedAgent, seed: int) -> tuple[Array, Array, int]:
         made = rollout(
-            copies,
+            snapshots,
             observations,
             agent.policy,
             gamma=run.gamma,
@@ -106,7 +106,7 @@ def compare_states(
 
 
 def _sampled_states(run: CommonRun, found: Sequence[FinishedAgent], each: int) -> list[StartStates]:
-    """States of fresh episodes of each agent, with copies of the environment."""
+    """States of fresh episodes of each agent, with snapshots of the environment."""
     template = run.env.template_env
     assert template is not None, "only environments that can be copied have copies"
     (seed,) = run.seeds(1, 1)

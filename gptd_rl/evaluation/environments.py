@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import copy
 import sys
-from collections.abc import Iterator
-from contextlib import closing, contextmanager, nullcontext
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,11 +12,14 @@ import gymnasium as gym
 import numpy as np
 from gymnasium import Space, spaces
 from gymnasium.envs.registration import EnvSpec
-from gymnasium.vector import SyncVectorEnv, VectorEnv
+from gymnasium.vector import AsyncVectorEnv, SyncVectorEnv, VectorEnv
+from gymnasium.wrappers import RecordEpisodeStatistics, TimeLimit
+from gymnasium.wrappers.vector import RecordEpisodeStatistics as RecordVectorEpisodes
 
-from gptd_rl.data.spaces import flattener, require_flat, stack
+from gptd_rl.data.spaces import require_flat
+from gptd_rl.evaluation.snapshots import episode_maker, layers
 from gptd_rl.exceptions import AgentError, CollectionError
-from gptd_rl.rollouts.environments import choose_n_envs
+from gptd_rl.rollouts.making import choose_n_envs, is_recipe, make_env
 from gptd_rl.sb3.policies import NormalizedPolicy, check_spaces
 from gptd_rl.types import EnvLike, Policy
 
@@ -46,7 +48,7 @@ class Environment:
     vector_env : gymnasium.Env, gymnasium.vector.VectorEnv or VecEnv
         To collect from.
     template_env : gymnasium.Env or None
-        To copy; None if it cannot be copied.
+        To continue from states of its episodes; None if it cannot be restored to them.
     observation_space : gymnasium.Space
     action_space : gymnasium.Space
     """
@@ -67,30 +69,56 @@ class Environment:
         """Names of the flattened observation's coordinates."""
         n = spaces.flatdim(self.observation_space)
         known = NAMES.get(self.name.split("/")[-1].rsplit("-v", 1)[0], ())
+        if isinstance(self.observation_space, spaces.Dict | spaces.Tuple):
+            return tuple(part_names(self.observation_space))
+        if len(known) == n:
+            return known
         kind = "state" if self.is_categorical else "input"
-        return known if len(known) == n else tuple(f"{kind} {i}" for i in range(n))
+        return tuple(f"{kind} {i}" for i in range(n))
+
+
+def part_names(space: Space[Any], name: str = "") -> list[str]:
+    """Names of the coordinates of a flattened observation by its keys: "position[0]", "room = 2", "arm.angle"."""
+    if isinstance(space, spaces.Dict):
+        parts = [part_names(part, f"{name}.{key}" if name else str(key)) for key, part in space.items()]
+        return [one for names in parts for one in names]
+    if isinstance(space, spaces.Tuple):
+        return [one for i, part in enumerate(space) for one in part_names(part, f"{name}[{i}]")]
+    if isinstance(space, spaces.Discrete):
+        return [f"{name} = {space.start + i}" for i in range(space.n)]
+    places = [f"{name}[{', '.join(map(str, place))}]" for place in np.ndindex(space.shape or ())]
+    if isinstance(space, spaces.MultiDiscrete):
+        digits = zip(places, space.start.flat, space.nvec.flat, strict=True)
+        return [f"{place} = {start + i}" for place, start, n in digits for i in range(n)]
+    return places if len(places) > 1 else [name]
 
 
 @contextmanager
-def open_environment(env: EnvLike, policy: Policy, n_transitions: int) -> Iterator[tuple[Environment, Policy]]:
+def open_environment(
+    env: EnvLike, policy: Policy, n_transitions: int, env_kwargs: Mapping[str, Any] | None = None
+) -> Iterator[tuple[Environment, Policy]]:
     """Open an environment; yields it, and the policy for it. Environments made here are closed at the end.
 
     Parameters
     ----------
-    env : str, EnvSpec, gymnasium.Env or VectorEnv, Stable-Baselines3 VecEnv, or None
+    env : str, EnvSpec, function, gymnasium.Env or VectorEnv, Stable-Baselines3 VecEnv, or None
         None: the one of the model. A `VecNormalize` is taken off, and the policy normalizes its observations instead.
     policy : as for `gptd_rl.collect`
     n_transitions : int
         Transitions to be collected.
+    env_kwargs : mapping, optional
+        Arguments of an environment that is made here.
     """
     if env is None:
         env = getattr(policy, "get_env", lambda: None)()
         if env is None:
             raise AgentError("there is no environment: the agent has none of its own, so give one.")
     env, policy = _without_normalization(env, policy)
-    made = isinstance(env, str | EnvSpec)
-    single = _make(env) if made else _single(env)
-    with single if made and single is not None else nullcontext():
+    kwargs = dict(env_kwargs or {})
+    if kwargs and not is_recipe(env):
+        raise TypeError("env_kwargs are for an environment that is made here: give its id, or a function.")
+    with ExitStack() as opened:
+        single = _single(env, kwargs, opened)
         spaced = single if single is not None else env
         observation = getattr(spaced, "single_observation_space", spaced.observation_space)
         action = getattr(spaced, "single_action_space", spaced.action_space)
@@ -99,40 +127,52 @@ def open_environment(env: EnvLike, policy: Policy, n_transitions: int) -> Iterat
             require_flat(observation)
         except ValueError as error:
             raise CollectionError(str(error)) from None
-        vector_env = _several(env, single, n_transitions) if made else env
-        with closing(vector_env) if made else nullcontext():
-            template = single if single is not None and is_copyable(single) else None
-            yield Environment(_name(env, single), vector_env, template, observation, action), policy
+        vector_env = env
+        if is_recipe(env):
+            n = choose_n_envs(n_transitions, time_limit=time_limit(spaced))
+            vector_env = SyncVectorEnv([lambda: make_env(env, **kwargs) for _ in range(n)])
+            opened.enter_context(closing(vector_env))
+        template = None if single is None else _bare(single)
+        if template is not None and episode_maker(template) is None:
+            template = None
+        yield Environment(_name(env, single), vector_env, template, observation, action), policy
 
 
-def _make(env: Any) -> gym.Env[Any, Any]:
-    try:
-        return gym.make(env)
-    except Exception as error:
-        raise CollectionError(f"cannot make environment {env!r}: {' '.join(str(error).split())}") from error
+def time_limit(env: gym.Env[Any, Any]) -> int | None:
+    """Steps after which an environment ends an episode; None if it does not say."""
+    limits = [layer._max_episode_steps for layer in layers(env) if isinstance(layer, TimeLimit)]
+    return min(limits, default=env.spec.max_episode_steps if env.spec is not None else None)
 
 
-def _several(env: Any, single: Any, n_transitions: int) -> SyncVectorEnv:
-    """Environments to step together."""
-    n = choose_n_envs(n_transitions, time_limit=single.spec and single.spec.max_episode_steps)
-    return SyncVectorEnv([lambda: gym.make(env) for _ in range(n)])
-
-
-def _single(env: Any) -> gym.Env[Any, Any] | None:
-    """One environment of a vector, unless they are in other processes."""
+def _single(env: Any, kwargs: dict[str, Any], opened: ExitStack) -> gym.Env[Any, Any] | None:
+    """One environment like those of a vector, made if necessary; None if there is no way to have it."""
+    if is_recipe(env):
+        return opened.enter_context(make_env(env, **kwargs))
     if isinstance(env, gym.Env):
         return env
-    if isinstance(env, SyncVectorEnv):
-        return env.envs[0]
     sb3 = sys.modules.get("stable_baselines3.common.vec_env")
-    if sb3 is not None and isinstance(env, sb3.DummyVecEnv):
-        return env.envs[0]
+    inner = env
+    while isinstance(inner, RecordVectorEpisodes) or (sb3 is not None and isinstance(inner, sb3.VecMonitor)):
+        inner = inner.env if isinstance(inner, RecordVectorEpisodes) else inner.venv
+    if isinstance(inner, SyncVectorEnv) or (sb3 is not None and isinstance(inner, sb3.DummyVecEnv)):
+        return inner.envs[0]
+    if isinstance(inner, AsyncVectorEnv):
+        return opened.enter_context(make_env(inner.env_fns[0]))
     if isinstance(env, VectorEnv) or (sb3 is not None and isinstance(env, sb3.VecEnv)):
         return None
     raise TypeError(
-        "expected an environment id, a gymnasium Env or VectorEnv, or a Stable-Baselines3 VecEnv; "
-        f"got {type(env).__name__}."
+        "expected an environment id, a function that makes one, a gymnasium Env or VectorEnv, or a "
+        f"Stable-Baselines3 VecEnv; got {type(env).__name__}."
     )
+
+
+def _bare(env: gym.Env[Any, Any]) -> gym.Env[Any, Any]:
+    """Without outer wrappers that only write down what happens, maybe to an open file."""
+    monitor = sys.modules.get("stable_baselines3.common.monitor")
+    kinds: tuple[Any, ...] = (RecordEpisodeStatistics, *([monitor.Monitor] if monitor is not None else []))
+    while isinstance(env, kinds):
+        env = env.env
+    return env
 
 
 def _without_normalization(env: Any, policy: Any) -> tuple[Any, Any]:
@@ -154,26 +194,7 @@ def _without_normalization(env: Any, policy: Any) -> tuple[Any, Any]:
 def _name(env: Any, single: gym.Env[Any, Any] | None) -> str:
     if isinstance(env, str):
         return env.split(":")[-1]
+    if is_recipe(env) and single is not None and single.spec is None:
+        return type(single.unwrapped).__name__
     spec = getattr(single, "spec", None) or getattr(env, "spec", None) or (env if isinstance(env, EnvSpec) else None)
     return spec.id if spec is not None else type(getattr(single, "unwrapped", env)).__name__
-
-
-def is_copyable(env: gym.Env[Any, Any]) -> bool:
-    """Whether a copy of an environment continues from its state; some copies are new environments instead."""
-    try:
-        one, space = copy.deepcopy(env), copy.deepcopy(env.action_space)
-        space.seed(0)
-        for seed in range(20):  # until an episode is under way
-            one.reset(seed=seed)
-            action = space.sample()
-            if not any(one.step(action)[2:4]):
-                break
-        else:
-            one.reset(seed=0)
-        twin = copy.deepcopy(one)
-        ahead, behind = one.step(action), twin.step(action)
-    except Exception:  # noqa: BLE001  (any error in a copy means the same)
-        return False
-    flatten = flattener(env.observation_space)
-    here, there = (flatten(stack(env.observation_space, [step[0]])) for step in (ahead, behind))
-    return np.array_equal(here, there) and ahead[1:4] == behind[1:4]

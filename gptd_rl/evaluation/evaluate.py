@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import operator
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -44,7 +44,8 @@ from gptd_rl.rollouts.collect import collect
 from gptd_rl.rollouts.policies import StatePolicy
 from gptd_rl.sb3.critics import critic_name, critic_of
 from gptd_rl.sb3.normalization import expects_normalized
-from gptd_rl.sb3.policies import NormalizedPolicy, check_spaces
+from gptd_rl.sb3.policies import NormalizedPolicy, check_spaces, is_recurrent
+from gptd_rl.seeds import CHECK, derived_seed
 from gptd_rl.threads import one_blas_thread
 from gptd_rl.types import Array, EnvLike, Policy
 
@@ -53,7 +54,6 @@ StageProgress = Callable[[str, int, int], None]
 FEW_EPISODES = 20
 N_STARTS = 500  # resets over which V is averaged
 START_KEY = 2
-CHECK_SEED = 1_000_000  # added to the seed for the episodes of the check
 
 
 @one_blas_thread()
@@ -68,6 +68,7 @@ def evaluate_agent(
     target: Policy = None,
     n_episodes: int = 40,
     n_states: int = 160,
+    env_kwargs: Mapping[str, Any] | None = None,
     input_names: Sequence[str] | None = None,
     analyse_inputs: bool = True,
     frames: bool = True,
@@ -79,9 +80,9 @@ def evaluate_agent(
     ----------
     agent : Stable-Baselines3 model, object with ``predict``, callable, or None
         As for `gptd_rl.collect`. The critic of a Stable-Baselines3 model serves as a prior mean, and is checked, too.
-    env : str, gymnasium.Env or VectorEnv, or Stable-Baselines3 VecEnv, optional
+    env : str, function, gymnasium.Env or VectorEnv, or Stable-Baselines3 VecEnv, optional
         By default the environment of the model. Behind a `VecNormalize`, states are those inside it: all results are in
-        the units of the environment.
+        the units of the environment. A function is called for each environment, and returns a new one.
     n_transitions : int
         Transitions to collect and learn from.
     gamma : float, optional
@@ -97,6 +98,8 @@ def evaluate_agent(
     n_states : int
         States of these episodes from which rollouts start. If returns are random, half of them recalibrate the
         intervals, and only the others check them.
+    env_kwargs : mapping, optional
+        Arguments of the environment, if `env` is an id, or of the function.
     input_names : sequence of str, optional
         Names of the observations.
     analyse_inputs : bool
@@ -130,11 +133,11 @@ def evaluate_agent(
     seed = operator.index(seed)
     n_transitions = as_count(n_transitions, "n_transitions")
     n_episodes, n_states = as_count(n_episodes, "n_episodes"), as_count(n_states, "n_states")
-    with seeded(seed, agent), open_environment(env, agent, n_transitions) as (opened, policy):
+    with seeded(seed, agent), open_environment(env, agent, n_transitions, env_kwargs) as (opened, policy):
         run = _Run.of(opened, policy, target, gamma, deterministic, seed)
         times = [time.perf_counter()]
         data, names = _collect(run, n_transitions, input_names, partial(tell, "collect"))
-        unnormalized = tuple(_unnormalized(run, data))
+        hints = (*_unnormalized(run, data), *_hidden_state(run))
         times.append(time.perf_counter())
         fit_stage = _fit if target is None else _fit_off_policy
         fitted = fit_stage(run, data, analyse_inputs, partial(tell, "fit"))
@@ -155,7 +158,7 @@ def evaluate_agent(
         value=checked.value,
         critic=fitted.critic,
         data=data,
-        warnings=(*unnormalized, *_warnings(data, checked.truth, fitted.off_policy, markov, names)),
+        warnings=(*hints, *_warnings(data, checked.truth, fitted.off_policy, markov, names)),
         timing=Timing(*np.diff(times).tolist()),
         recordings=recordings,
     )
@@ -264,7 +267,7 @@ def _check(run: _Run, fitted: _Learnt, n_episodes: int, n_states: int, tick: Tic
         n_episodes=n_episodes,
         n_states=n_states,
         gamma=run.gamma,
-        seed=run.seed + CHECK_SEED,
+        seed=derived_seed(run.seed, CHECK),
         deterministic=run.subject_deterministic,
         tick=tick,
     )
@@ -362,6 +365,15 @@ def _unnormalized(run: _Run, data: Trajectories) -> Iterator[str]:
             )
 
 
+def _hidden_state(run: _Run) -> Iterator[str]:
+    """A warning if V is a function of less than the policy knows."""
+    if is_recurrent(run.subject):
+        yield (
+            f"The agent ({agent_name(run.subject)}) remembers earlier observations, and V is a function of the "
+            "present one alone: an average over what it remembers. States that look alike may have different values."
+        )
+
+
 def _warnings(
     data: Trajectories, truth: GroundTruth, off_policy: OffPolicy | None, markov: MarkovTest, names: Sequence[str]
 ) -> Iterator[str]:
@@ -381,8 +393,8 @@ def _warnings(
         yield f"Only {n} episodes: the 95 % interval depends on the few largest errors. Collect more transitions."
     if truth.n_rollouts == 0:
         yield (
-            "The environment cannot be copied, so values were checked against single returns of fresh episodes: "
-            "coverage is that of returns."
+            "States of the environment cannot be restored, so values were checked against single returns of fresh "
+            "episodes: coverage is that of returns."
         )
     yield from truth.warnings
 

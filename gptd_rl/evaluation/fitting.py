@@ -17,6 +17,7 @@ from gptd_rl.evaluation.candidates import (
     choose,
     gaussian_process,
     learnt,
+    nearest_neighbours,
 )
 from gptd_rl.evaluation.value_models import CriticLike, RefittedCritic, monte_carlo, return_bounds
 from gptd_rl.report.records import Relevance
@@ -114,6 +115,7 @@ def _candidates(data: Trajectories, critic: CriticLike | None, is_categorical: b
     y = returns.y[returns.usable]
     if plain.squared_errors(returns).sum() > UNEXPLAINED * len(y) * y.var():
         yield gaussian_process("GPTD, bootstrapped", data, is_categorical=is_categorical, bootstrap=True)
+    yield nearest_neighbours("GPTD of the nearest states", plain, data)
     if critic is not None:
         refitted = learnt("critic, refitted", RefittedCritic(critic), data)
         yield refitted

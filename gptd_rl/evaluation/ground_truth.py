@@ -1,39 +1,42 @@
-"""Monte Carlo estimates of V^π: copy the environment at selected states and roll out the policy with new seeds.
+"""Monte Carlo estimates of V^π: keep states of fresh episodes and roll out the policy from them with new seeds.
 
-Gymnasium's environments cannot be set to a state, but most can be copied. The environment of a fresh episode is copied
-at random states; from each copy the policy acts several times, past any time limit, until the remaining discount is
-negligible. The average return is V^π there, up to its standard error.
+From a random state of a fresh episode (see `snapshots`) the policy acts several times, past any time limit, until the
+remaining discount is negligible. The average return is V^π there, up to its standard error.
 """
 
 from __future__ import annotations
 
-import copy
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import Any
 
 import gymnasium as gym
 import numpy as np
-from gymnasium.wrappers import TimeLimit
 
 from gptd_rl.checks import as_generator
-from gptd_rl.data.spaces import flattener, require_flat, stack
+from gptd_rl.data.spaces import flattener, stack
+from gptd_rl.evaluation import start_states
 from gptd_rl.evaluation.environments import Environment
 from gptd_rl.evaluation.episodes import collect_episodes
 from gptd_rl.evaluation.fitting import Tick
+from gptd_rl.evaluation.start_states import StartStates, longest_episode, sample_start_states, step
 from gptd_rl.exceptions import CollectionError
 from gptd_rl.report.records import ValueFunction
+from gptd_rl.rollouts.masks import action_masks_of
 from gptd_rl.rollouts.policies import EpisodePolicy
+from gptd_rl.seeds import ROLLOUT, STATES, derived_seed
 from gptd_rl.temporal.means import values_at
 from gptd_rl.temporal.returns import Returns
 from gptd_rl.types import Array, BoolArray, IntArray, Policy
 
+__all__ = ["GroundTruth", "StartStates", "collect_ground_truth", "rollout_values", "sample_start_states"]
+
 NEGLIGIBLE = 0.01  # discount at which a rollout stops
 N_ROLLOUTS = 10  # from each state, if returns are random
-MAX_EPISODE_STEPS = 2000  # in an environment without a time limit
+PILOT = 5  # one of so many states has a second rollout first, to see whether returns are random
+MAX_TOGETHER = 512  # rollouts side by side
 NO_LIMIT = np.iinfo(np.int64).max
-MAX_STEPS = 300_000  # of all rollouts together, about
+MAX_STEPS = 300_000  # of all rollouts together, about, with those that restore states
 
 
 @dataclass(frozen=True, eq=False)
@@ -140,12 +143,12 @@ def _episode_returns(
     deterministic: bool,
 ) -> GroundTruth:
     """Returns of fresh episodes from their own states, where the environment cannot be copied."""
-    max_steps = max(MAX_STEPS, n_episodes * MAX_EPISODE_STEPS)
+    max_steps = max(MAX_STEPS, n_episodes * start_states.MAX_EPISODE_STEPS)
     data, is_complete = collect_episodes(
         env.vector_env, policy, n_episodes, max_steps, gamma=gamma, seed=seed, deterministic=deterministic
     )
     returns = Returns.of(data)
-    rng = as_generator(seed)
+    rng = as_generator(derived_seed(seed, STATES))
     rows = np.sort(rng.choice(returns.usable, min(n_states, len(returns.usable)), replace=False))
     values = returns.y + returns.z * values_at(value.predict, data)[returns.end]
     undiscounted = np.bincount(data.segment_of, weights=data.rewards).astype(np.float64)[is_complete]
@@ -164,81 +167,6 @@ def _unfinished(n_complete: int, n_episodes: int, limit: str) -> list[str]:
         "of these alone. Give the environment a time limit, as gymnasium.wrappers.TimeLimit does."
     )
     return [text]
-
-
-@dataclass(frozen=True, eq=False)
-class StartStates:
-    """Complete episodes, and copies of the environment at some of their states.
-
-    Attributes
-    ----------
-    returns : ndarray of shape (n_episodes,)
-        Undiscounted, of episodes as the environment ends them; those that it does not end are left out.
-    lengths : ndarray of shape (n_episodes,)
-    states : ndarray of shape (m, n_dims)
-    episodes : ndarray of shape (m,)
-        The episode of each state.
-    copies : list of gymnasium.Env
-        The environment in each of these states.
-    observations : list
-        The observation in each of these states.
-    """
-
-    returns: Array
-    lengths: IntArray
-    states: Array
-    episodes: IntArray
-    copies: list[gym.Env[Any, Any]]
-    observations: list[Any]
-
-
-def step(env: gym.Env[Any, Any], action: Any) -> tuple[Any, float, bool, bool]:
-    """Observation, reward, and whether the episode terminated or was truncated."""
-    try:
-        observation, reward, terminated, truncated, _ = env.step(action)
-    except Exception as error:
-        raise CollectionError(f"the environment failed: {type(error).__name__}: {error}") from error
-    return observation, float(reward), bool(terminated), bool(truncated)
-
-
-def sample_start_states(
-    env: gym.Env[Any, Any], policy: Policy, *, n_episodes: int, n_states: int, seed: int, deterministic: bool
-) -> StartStates:
-    """Run complete episodes, all together, and copy the environment at uniformly sampled states of theirs."""
-    require_flat(env.observation_space)
-    rng = as_generator(seed)
-    envs = [copy.deepcopy(env) for _ in range(n_episodes)]
-    observations = [e.reset(seed=seed + i)[0] for i, e in enumerate(envs)]
-    spaces = env.observation_space, env.action_space
-    act = EpisodePolicy(policy, *spaces, n_episodes, seed=seed, deterministic=deterministic)
-    returns, lengths = np.zeros(n_episodes), np.zeros(n_episodes, dtype=np.int64)
-    kept: list[tuple[int, gym.Env[Any, Any], Any]] = []
-    running, n_seen = np.ones(n_episodes, dtype=bool), 0
-    longest = longest_episode(env)
-    while running.any() and lengths.max() < longest:
-        for i in np.flatnonzero(running):
-            n_seen += 1
-            # Reservoir sampling: of all states seen so far, each is kept with the same probability.
-            slot = len(kept) if len(kept) < n_states else int(rng.integers(n_seen))
-            if slot < n_states:
-                kept[slot : slot + 1] = [(int(i), copy.deepcopy(envs[i]), copy.deepcopy(observations[i]))]
-        actions = act(observations, running)
-        for i in np.flatnonzero(running):
-            observations[i], reward, terminated, truncated = step(envs[i], actions[i])
-            returns[i] += reward
-            lengths[i] += 1
-            running[i] = not (terminated or truncated)
-    kept.sort(key=lambda k: k[0])
-    episodes, copies, seen = (list(part) for part in zip(*kept, strict=True))
-    states = flattener(env.observation_space)(stack(env.observation_space, seen))
-    return StartStates(
-        returns[~running], lengths[~running], np.asarray(states, dtype=np.float64), np.array(episodes), copies, seen
-    )
-
-
-def longest_episode(env: gym.Env[Any, Any]) -> int:
-    """Steps after which an episode is left unfinished: no fewer than its time limit, if it has one."""
-    return max(MAX_EPISODE_STEPS, (env.spec is not None and env.spec.max_episode_steps) or 0)
 
 
 def rollout_values(
@@ -276,20 +204,36 @@ def rollout_values(
         From each state.
     """
     wanted = NO_LIMIT if gamma >= 1.0 else max(1, int(np.ceil(np.log(NEGLIGIBLE) / np.log(max(gamma, 1e-9)))))
-    horizon = min(wanted, max(1000, MAX_STEPS // max(len(starts.copies), 1)))
-    run = _Rollouts(starts, policy, gamma, deterministic, tail)
-    first, second = (run(seed + k, horizon, partial(_tick_part, tick, k, N_ROLLOUTS, horizon)) for k in range(2))
-    if horizon < wanted and run.n_cut:
-        warn(_cut_rollouts(gamma, horizon, run.n_cut / (2 * len(first))))
-    if np.allclose(first, second, rtol=1e-9, atol=1e-9):
-        return first, np.zeros(len(first)), 1
-    n = min(N_ROLLOUTS, max(2, MAX_STEPS // max(run.n_steps // 2, 1)))
-    more = [run(seed + k, horizon, partial(_tick_part, tick, k, N_ROLLOUTS, horizon)) for k in range(2, n)]
-    returns = np.array([first, second, *more])
-    variance = returns.var(axis=0, ddof=1)
-    # Returns that happened to be equal are not without noise: as if there were one more, of the usual variance.
-    variance = ((len(returns) - 1) * variance + variance.mean()) / len(returns)
-    return returns.mean(axis=0), np.sqrt(variance / len(returns)), len(returns)
+    m = len(starts.snapshots)
+    horizon = min(wanted, max(1000, MAX_STEPS // max(m, 1)))
+    run = _Rollouts(starts, policy, gamma, seed, deterministic, tail)
+
+    def told(k: int, n: int) -> Callable[[int], None]:
+        """Progress of `n` rollouts from each state after `k` others."""
+        return lambda t: tick(k * horizon + n * t, N_ROLLOUTS * horizon)
+
+    everywhere = np.arange(m)
+    pilot = everywhere[::PILOT]
+    first, again = np.split(run([(everywhere, 0), (pilot, 1)], horizon, told(0, 1)), [m])
+    n_cut, cost = run.n_cut, run.n_steps * m // (m + len(pilot))
+    if not run.drew_numbers and np.allclose(first[pilot], again, rtol=1e-9, atol=1e-9):
+        values, errors, n = first, np.zeros(m), 1
+    else:
+        n = min(N_ROLLOUTS, max(2, MAX_STEPS // max(cost, 1)))
+        together = max(1, MAX_TOGETHER // m)
+        groups = [range(begin, min(begin + together, n)) for begin in range(1, n, together)]
+        more = [run([(everywhere, k) for k in group], horizon, told(group[0], len(group))) for group in groups]
+        returns = np.concatenate([first, *more]).reshape(n, m)
+        if np.allclose(returns[0], returns[1:], rtol=1e-9, atol=1e-9):
+            values, errors, n = first, np.zeros(m), 1
+        else:
+            variance = returns.var(axis=0, ddof=1)
+            # Returns that happened to be equal are not without noise: as if there were one more, of the usual variance.
+            variance = ((n - 1) * variance + variance.mean()) / n
+            values, errors = returns.mean(axis=0), np.sqrt(variance / n)
+    if horizon < wanted and n_cut:
+        warn(_cut_rollouts(gamma, horizon, n_cut / (m + len(pilot))))
+    return values, errors, n
 
 
 def _cut_rollouts(gamma: float, horizon: int, share: float) -> str:
@@ -305,42 +249,70 @@ def _percent(share: float) -> str:
     return f"{100 * share:.0f} %"
 
 
-def _tick_part(tick: Tick, k: int, n: int, horizon: int, t: int) -> None:
-    """Step t of part k of n."""
-    tick(k * horizon + t, n * horizon)
-
-
 class _Rollouts:
-    """One rollout from each start state, all together."""
+    """Rollouts from start states, many together.
+
+    Attributes
+    ----------
+    n_steps, n_cut : int
+        Of the last call: steps, with those that restored states, and rollouts cut off.
+    drew_numbers : bool
+        Whether the environments of the last call drew random numbers.
+    """
 
     def __init__(
-        self, starts: StartStates, policy: Policy, gamma: float, deterministic: bool, tail: Callable[[Array], Array]
+        self,
+        starts: StartStates,
+        policy: Policy,
+        gamma: float,
+        seed: int,
+        deterministic: bool,
+        tail: Callable[[Array], Array],
     ) -> None:
-        self.starts, self.policy, self.gamma = starts, policy, gamma
+        self.starts, self.policy, self.gamma, self.seed = starts, policy, gamma, seed
         self.deterministic, self.tail = deterministic, tail
         self.n_steps = self.n_cut = 0
+        self.drew_numbers = False
 
-    def __call__(self, seed: int, horizon: int, tick: Callable[[int], None]) -> Array:
-        """Returns of shape (m,)."""
-        envs = [reseeded_copy(env, [seed, i]) for i, env in enumerate(self.starts.copies)]
-        observations, n = list(self.starts.observations), len(envs)
-        spaces = envs[0].observation_space, envs[0].action_space
-        act = EpisodePolicy(self.policy, *spaces, n, seed=seed, deterministic=self.deterministic)
-        returns, running, cut = np.zeros(n), np.ones(n, dtype=bool), np.zeros(n)
+    def __call__(self, parts: Sequence[tuple[IntArray, int]], horizon: int, tick: Callable[[int], None]) -> Array:
+        """Returns of the k-th rollout from some rows of the start states, for each of `parts` = (rows, k)."""
+        rows = [int(row) for part, _ in parts for row in part]
+        seeds = [[derived_seed(self.seed, ROLLOUT, k), int(row)] for part, k in parts for row in part]
+        kept = [self.starts.snapshots[row] for row in rows]
+        envs = [one.restore(seed) for one, seed in zip(kept, seeds, strict=True)]
+        observations, n = [self.starts.observations[row] for row in rows], len(rows)
+        act = EpisodePolicy(
+            self.policy,
+            envs[0].observation_space,
+            envs[0].action_space,
+            n,
+            seed=seeds[0][0],
+            deterministic=self.deterministic,
+            masks=action_masks_of(envs),
+            memories=[self.starts.memories[row] for row in rows],
+        )
+        returns, rewards, cut, running = np.zeros(n), np.zeros(n), np.zeros(n), np.ones(n, dtype=bool)
+        self.n_steps, live = sum(one.n_replayed for one in kept), list(range(n))
         for t in range(horizon):
             actions = act(observations, running)
-            for i in np.flatnonzero(running):
-                observations[i], reward, terminated, truncated = step(envs[i], actions[i])
-                returns[i] += self.gamma**t * reward
-                running[i] = not (terminated or truncated)
-                cut[i] = self.gamma ** (t + 1) if truncated and not terminated else 0.0
-            self.n_steps += int(running.sum())
+            any_ended = False
+            for i in live:
+                observations[i], rewards[i], terminated, truncated = step(envs[i], actions[i])
+                if terminated or truncated:
+                    running[i], any_ended = False, True
+                    cut[i] = 0.0 if terminated else self.gamma ** (t + 1)
+            self.n_steps += len(live)
+            returns += self.gamma**t * rewards
+            if any_ended:
+                live = np.flatnonzero(running).tolist()
+                rewards[~running] = 0.0
             if t % 32 == 0:
                 tick(t)
-            if not running.any():
+            if not live:
                 break
         cut[running] = self.gamma**horizon
-        self.n_cut += int(running.sum())
+        self.n_cut = len(live)
+        self.drew_numbers = any(map(_drew_numbers, envs, seeds))
         space = envs[0].observation_space
         states = np.asarray(flattener(space)(stack(space, observations)), dtype=np.float64)
         if not np.isfinite(returns).all() or not np.isfinite(states).all():
@@ -348,18 +320,6 @@ class _Rollouts:
         return returns + np.where(cut > 0, cut * self.tail(states), 0.0)
 
 
-def reseeded_copy(env: gym.Env[Any, Any], seed: list[int]) -> gym.Env[Any, Any]:
-    """A copy of an environment in its present state, with new random numbers and without a time limit."""
-    twin = copy.deepcopy(env)
-    generator = as_generator(seed)
-    twin.unwrapped.np_random = generator
-    layer: Any = twin
-    while True:
-        for name, value in vars(layer).items():
-            if isinstance(value, np.random.Generator):  # one beside np_random
-                setattr(layer, name, generator)
-        if isinstance(layer, TimeLimit):
-            layer._max_episode_steps = NO_LIMIT
-        if not isinstance(layer, gym.Wrapper):
-            return twin
-        layer = layer.env
+def _drew_numbers(env: gym.Env[Any, Any], seed: list[int]) -> bool:
+    """Whether an environment that was restored with a seed has drawn random numbers since."""
+    return bool(env.unwrapped.np_random.bit_generator.state != as_generator(seed).bit_generator.state)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -14,18 +13,13 @@ from gymnasium.wrappers import TimeLimit
 from gptd_rl.data.spaces import flattener, stack
 from gptd_rl.evaluation.environments import Environment
 from gptd_rl.evaluation.episodes import collect_episodes
-from gptd_rl.evaluation.ground_truth import (
-    MAX_EPISODE_STEPS,
-    MAX_STEPS,
-    NEGLIGIBLE,
-    NO_LIMIT,
-    longest_episode,
-    reseeded_copy,
-    step,
-)
+from gptd_rl.evaluation.ground_truth import MAX_STEPS, NEGLIGIBLE, NO_LIMIT
 from gptd_rl.evaluation.random_state import seeded
+from gptd_rl.evaluation.snapshots import Snapshot, episode_maker
+from gptd_rl.evaluation.start_states import MAX_EPISODE_STEPS, longest_episode, step
 from gptd_rl.exceptions import CollectionError
 from gptd_rl.report.records import ValueFunction
+from gptd_rl.rollouts.masks import action_masks_of
 from gptd_rl.rollouts.policies import EpisodePolicy
 from gptd_rl.temporal.returns import Returns
 from gptd_rl.types import Array, Policy
@@ -69,8 +63,11 @@ def start_rollouts(
     """Rollouts from the start states that seeds lead to: the same for every policy."""
     if env.template_env is None:
         return _start_episodes(env.vector_env, policy, seeds, gamma, deterministic)
-    starts = [copy.deepcopy(env.template_env) for _ in seeds]
-    observations = [start.reset(seed=seed)[0] for start, seed in zip(starts, seeds, strict=True)]
+    start = episode_maker(env.template_env)
+    assert start is not None, "a template can be restored"
+    runs = [start(env.template_env) for _ in seeds]
+    observations = [run.reset(seed) for run, seed in zip(runs, seeds, strict=True)]
+    starts = [run.snapshot() for run in runs]
     limit = time_limit(env.template_env)
     steps = max(horizon(gamma, len(seeds)), longest_episode(env.template_env) if limit is None else limit)
     return rollout(
@@ -79,7 +76,7 @@ def start_rollouts(
 
 
 def rollout(
-    envs: Sequence[gym.Env[Any, Any]],
+    snapshots: Sequence[Snapshot],
     observations: Sequence[Any],
     policy: Policy,
     *,
@@ -89,16 +86,16 @@ def rollout(
     steps: int,
     limit: int | None = None,
 ) -> Rollouts:
-    """One rollout from each environment's present state, all together, past any time limit.
+    """One rollout from each snapshot, all together, past any time limit.
 
     Every policy meets the same random numbers of the environment; those of a sampling policy begin alike, too.
 
     Parameters
     ----------
-    envs : sequence of gymnasium.Env
-        Copied, not changed.
+    snapshots : sequence of Snapshot
+        Of the environment.
     observations : sequence
-        Of the present states.
+        In these states.
     policy : as for `gptd_rl.collect`
     gamma : float
     seed : int
@@ -108,13 +105,14 @@ def rollout(
     limit : int, optional
         The time limit at which the undiscounted return stops.
     """
-    envs = [reseeded_copy(env, [seed, i]) for i, env in enumerate(envs)]
+    envs = [one.restore([seed, i]) for i, one in enumerate(snapshots)]
     seen, n = list(observations), len(envs)
     space = envs[0].observation_space
     discounted, undiscounted, cut = np.zeros(n), np.zeros(n), np.zeros(n)
     running, made = np.ones(n, dtype=bool), 0
     with seeded(seed, policy):
-        act = EpisodePolicy(policy, space, envs[0].action_space, n, seed=seed, deterministic=deterministic)
+        masks = action_masks_of(envs)
+        act = EpisodePolicy(policy, space, envs[0].action_space, n, seed=seed, deterministic=deterministic, masks=masks)
         for t in range(steps):
             actions = act(seen, running)
             made += int(running.sum())

@@ -22,7 +22,7 @@ from gptd_rl.data.spaces import flattener, stack
 from gptd_rl.evaluation.environments import Environment
 from gptd_rl.evaluation.fitting import Tick
 from gptd_rl.evaluation.frames import as_picture, encode
-from gptd_rl.evaluation.ground_truth import longest_episode, step
+from gptd_rl.evaluation.start_states import longest_episode, step
 from gptd_rl.report.recorded import Frame, Recording, Recordings
 from gptd_rl.report.records import ValueFunction
 from gptd_rl.report.slices import subsample

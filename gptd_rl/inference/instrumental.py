@@ -253,7 +253,9 @@ class MomentSolution:
 
     def solve(self, right: Array) -> Array:
         """M⁻¹·right."""
-        return np.asarray(dense.lu_solve(self.lu, right))
+        # SciPy counts the pivots from 1 while it solves, in place, and other threads may solve meanwhile: a copy each.
+        lu, pivots = self.lu
+        return np.asarray(dense.lu_solve((lu, pivots.copy()), right))
 
     @property
     def cross_validated_variance(self) -> float:

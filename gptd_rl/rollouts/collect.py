@@ -39,7 +39,7 @@ def collect(
 
     Parameters
     ----------
-    env : str, gymnasium.Env, gymnasium.vector.VectorEnv, or Stable-Baselines3 VecEnv or model
+    env : str, function, gymnasium.Env, gymnasium.vector.VectorEnv, or Stable-Baselines3 VecEnv or model
         A vector environment must declare its reset mode in `metadata["autoreset_mode"]`. Given a model, the
         environment it carries is used, and the model is the policy if none is given. With `VecNormalize`, states are
         normalised as the policy sees them, rewards are the original ones, and its statistics do not change. The
@@ -51,12 +51,13 @@ def collect(
     n_transitions : int, optional
         Number of environment transitions. Episodes that it cuts off are truncated segments.
     n_episodes : int, optional
-        Number of complete episodes. Give this or `n_transitions`.
+        Number of complete episodes. Give this or `n_transitions`. An episode that has not ended within 100,000 steps,
+        or the registered time limit if that is longer, is an error.
     gamma : float
         Discount of every step, from 0 to 1.
     seed : int, optional
-        Seed of the environment (`seed + i` for sub-environment i) and of random actions. Policies with random
-        numbers of their own are not seeded.
+        Seed of the first sub-environment; the others get seeds that follow from it, so that different seeds share no
+        episodes. Random actions are seeded, too; policies with random numbers of their own are not.
     deterministic : bool
         Passed to `predict`.
     progress_bar : bool
@@ -92,7 +93,7 @@ def collect(
     with open_adapter(env) as adapter:
         capacity = 1000 if n_transitions is None else 5 * amount // (4 * adapter.n_envs) + 1000
         if n_transitions is not None:
-            _check_memory(adapter, n_transitions)
+            _check_memory(adapter, amount)
         rollout = start_rollout(adapter, policy_of(env, policy), gamma, seed, deterministic, capacity)
         run = rollout.run(amount, unit)
         for _ in with_progress(run, amount, unit) if progress_bar else run:
@@ -114,6 +115,7 @@ def start_rollout(
         n_envs=env.n_envs,
         seed=seed,
         deterministic=deterministic,
+        masks=env.masks(),
     )
     return Rollout(env, batched, as_discount(gamma), seed, capacity)
 

@@ -18,7 +18,7 @@ import numpy as np
 from gymnasium import Space
 from gymnasium.envs.registration import EnvSpec
 from gymnasium.spaces import flatdim
-from gymnasium.vector import AutoresetMode, VectorEnv
+from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv, VectorEnv
 from numpy.typing import NDArray
 
 from gptd_rl.checks import as_floats, one_line
@@ -26,12 +26,13 @@ from gptd_rl.data.minari import vectors
 from gptd_rl.data.spaces import Numbers, OutsideSpaceError, describe, flattener, require_flat, stack
 from gptd_rl.exceptions import CollectionError
 from gptd_rl.rollouts.actions import ActionCheck
+from gptd_rl.rollouts.making import is_recipe, make_env
+from gptd_rl.rollouts.masks import Masks, action_masks_of, as_masks
 from gptd_rl.rollouts.observations import ObservationCheck
+from gptd_rl.seeds import env_seeds
 from gptd_rl.types import BoolArray, EnvLike
 
-MAX_ENVS = 8  # environments stepped together
 NUMBERS = (float, int, np.floating, np.integer, np.bool_)
-DEFAULT_TIME_LIMIT = 1000  # steps, for environments without a registered one
 
 
 class Step(NamedTuple):
@@ -72,11 +73,15 @@ class EnvAdapter(ABC):
 
     @abstractmethod
     def reset(self, seed: int | None) -> Any:
-        """Start an episode everywhere and return the observations; environment i gets seed + i."""
+        """Start an episode everywhere and return the observations; environments get `env_seeds(seed, n)`."""
 
     @abstractmethod
     def step(self, actions: NDArray[Any]) -> Step:
         """Act everywhere; ended episodes start again by themselves."""
+
+    def masks(self) -> Masks | None:
+        """The function that says which actions are allowed, as `action_masks` of the environments; None without it."""
+        return None
 
     def flatten(self, observations: Any) -> Numbers:
         """Observations of all sub-environments as states, of shape (n_envs, n_dims)."""
@@ -117,6 +122,10 @@ class SingleEnvAdapter(EnvAdapter):
         self.env, self.spec = env, env.spec
         self.failed_reset: Exception | None = None
         self._shape, self._dtype = env.observation_space.shape, env.observation_space.dtype
+
+    def masks(self) -> Masks | None:
+        """See `EnvAdapter`."""
+        return action_masks_of([self.env])
 
     def reset(self, seed: int | None) -> Any:
         """See `EnvAdapter`."""
@@ -163,8 +172,20 @@ class VectorEnvAdapter(EnvAdapter):
         self.env = env
 
     def reset(self, seed: int | None) -> Any:
+        """See `EnvAdapter`. One that computes all at once has one generator, which gets `seed`."""
+        several = isinstance(self.env.unwrapped, SyncVectorEnv | AsyncVectorEnv)
+        seeds: Any = env_seeds(seed, self.n_envs) if several and seed is not None else seed
+        return first_observation(self.env.reset(seed=seeds))
+
+    def masks(self) -> Masks | None:
         """See `EnvAdapter`."""
-        return first_observation(self.env.reset(seed=seed))
+        env: Any = self.env.unwrapped
+        if isinstance(env, SyncVectorEnv):
+            return action_masks_of(env.envs)
+        try:
+            return as_masks(lambda: env.call("action_masks"))
+        except Exception:  # noqa: BLE001  (it has no `call`, or its environments have no masks)
+            return None
 
     def step_all(self, actions: NDArray[Any]) -> tuple[Any, ...]:
         """What the environment returns: observations, rewards, terminated, truncated, info."""
@@ -230,10 +251,18 @@ class SB3VecEnvAdapter(EnvAdapter):
         if self.normalizers:  # the space is that of observations before
             self.observations = ObservationCheck(vectors(flatdim(env.observation_space)))
 
+    def masks(self) -> Masks | None:
+        """See `EnvAdapter`."""
+        if not (hasattr(self.env, "has_attr") and self.env.has_attr("action_masks")):
+            return None
+        return as_masks(lambda: self.env.env_method("action_masks"))
+
     def reset(self, seed: int | None) -> Any:
         """See `EnvAdapter`."""
         if seed is not None:
-            self.env.seed(seed)
+            self.env.seed(seed)  # seed + i
+            if hasattr(self.env.unwrapped, "_seeds"):  # what `reset` uses next
+                self.env.unwrapped._seeds = env_seeds(seed, self.n_envs)
         return self.env.reset()
 
     def step(self, actions: NDArray[Any]) -> Step:
@@ -275,18 +304,14 @@ def check_length(result: Any) -> Any:
 def open_adapter(env: EnvLike) -> Iterator[EnvAdapter]:
     """Open the adapter for `env`, and leave the environment as it was.
 
-    An environment that is made here from an id is closed at the end. `VecNormalize` does not update its statistics.
+    An environment that is made here is closed at the end. `VecNormalize` does not update its statistics.
 
     Parameters
     ----------
-    env : str, EnvSpec, gymnasium.Env, gymnasium.vector.VectorEnv, or Stable-Baselines3 VecEnv or model
+    env : str, EnvSpec, function, gymnasium.Env, gymnasium.vector.VectorEnv, or Stable-Baselines3 VecEnv or model
     """
-    if isinstance(env, str | EnvSpec):
-        try:
-            made = gym.make(env)
-        except Exception as error:
-            raise CollectionError(f"cannot make environment {env!r}: {one_line(error)}") from error
-        with made:
+    if is_recipe(env):
+        with make_env(env) as made:
             yield SingleEnvAdapter(made)
         return
     adapter = _adapter_of(carried_env(env) if is_model(env) else env)
@@ -299,42 +324,6 @@ def open_adapter(env: EnvLike) -> Iterator[EnvAdapter]:
     finally:
         for normalizer, was_training in zip(normalizers, training, strict=True):
             normalizer.training = was_training
-
-
-def choose_n_envs(
-    n_transitions: int | None = None, n_episodes: int | None = None, time_limit: int | None = None
-) -> int:
-    """Number of environments to step together.
-
-    Several are faster, but each truncates its last episode. So each gets enough steps for two of the longest episodes,
-    or at least one episode if episodes are counted.
-
-    Parameters
-    ----------
-    n_transitions, n_episodes : int, optional
-        Amount to collect; one of the two.
-    time_limit : int, optional
-        Longest episode; `DEFAULT_TIME_LIMIT` if unknown.
-    """
-    if n_episodes is not None:
-        return min(MAX_ENVS, n_episodes)
-    assert n_transitions is not None, "one of the two amounts is given"
-    return min(MAX_ENVS, max(1, n_transitions // (2 * (time_limit or DEFAULT_TIME_LIMIT))))
-
-
-def make_envs(env: str | EnvSpec, n_envs: int, **kwargs: Any) -> gym.Env[Any, Any] | VectorEnv[Any, Any, Any]:
-    """Make one environment, or a vector environment of `n_envs` of them that are stepped in this process.
-
-    Parameters
-    ----------
-    env : str or EnvSpec
-    n_envs : int
-    **kwargs
-        Arguments of the environment.
-    """
-    if n_envs == 1:
-        return gym.make(env, **kwargs)
-    return gym.make_vec(env, n_envs, vectorization_mode="sync", **kwargs)
 
 
 def is_model(env: Any) -> bool:
@@ -374,8 +363,8 @@ def _adapter_of(env: Any) -> EnvAdapter:
     if sb3 is not None and isinstance(env, sb3.VecEnv):
         return SB3VecEnvAdapter(env)
     raise TypeError(
-        "expected an environment id, a gymnasium Env or VectorEnv, or a Stable-Baselines3 VecEnv "
-        f"or model; got {type(env).__name__}."
+        "expected an environment id, a function that makes one, a gymnasium Env or VectorEnv, or a "
+        f"Stable-Baselines3 VecEnv or model; got {type(env).__name__}."
     )
 
 

@@ -14,6 +14,7 @@ from numpy.typing import ArrayLike, NDArray
 from gptd_rl.data.spaces import row, stack, unflatten
 from gptd_rl.data.state_actions import copy_action
 from gptd_rl.exceptions import CollectionError
+from gptd_rl.rollouts.masks import Masks
 from gptd_rl.types import BoolArray, Policy
 
 
@@ -48,6 +49,7 @@ def as_batch_policy(
     n_envs: int,
     seed: int | None,
     deterministic: bool,
+    masks: Masks | None = None,
 ) -> BatchPolicy:
     """Turn a policy of any kind into a `BatchPolicy`.
 
@@ -62,11 +64,13 @@ def as_batch_policy(
         Seed of random actions.
     deterministic : bool
         Passed to `predict`.
+    masks : callable, optional
+        Which actions are allowed now, in each of the environments; None if they do not say.
     """
     if policy is None:
         return RandomActions(action_space, n_envs, seed)
     if hasattr(policy, "predict"):
-        return PredictAdapter(policy.predict, deterministic)
+        return PredictAdapter(policy, deterministic, masks)
     if not callable(policy):
         raise TypeError(
             "expected a policy with predict(obs, deterministic=...), a callable obs -> action, or "
@@ -94,25 +98,43 @@ class BatchCallable:
 
 
 class PredictAdapter:
-    """Stable-Baselines3's `predict` on the whole batch, with the hidden state of recurrent policies."""
+    """Stable-Baselines3's `predict` on the whole batch, with hidden states of recurrent policies and action masks."""
 
-    def __init__(self, predict: Callable[..., Any], deterministic: bool) -> None:
-        self.predict, self.deterministic = predict, deterministic
+    def __init__(self, policy: Any, deterministic: bool, masks: Masks | None = None) -> None:
+        self.predict, self.deterministic = policy.predict, deterministic
         self.state: Any = None
-        parameters = inspect.signature(predict).parameters
+        parameters = inspect.signature(policy.predict).parameters
         takes_any = any(p.kind is p.VAR_KEYWORD for p in parameters.values())
         self.needs_episode_flags = takes_any or {"state", "episode_start"} <= parameters.keys()
+        self.masks = masks if needs_masks(policy) else None
+        if self.masks is None and needs_masks(policy):
+            raise CollectionError(
+                f"{_type_name(policy)} chooses among the actions that are allowed, and nothing here says which are: "
+                "the environment needs a method action_masks(), as sb3_contrib.common.wrappers.ActionMasker gives it."
+            )
 
     def __call__(self, observations: Any, starting: BoolArray, active: BoolArray) -> Any:
         """See `BatchPolicy`."""
-        hidden = dict(state=self.state, episode_start=starting) if self.needs_episode_flags else {}
-        answer = self.predict(observations, deterministic=self.deterministic, **hidden)
+        more: dict[str, Any] = dict(state=self.state, episode_start=starting) if self.needs_episode_flags else {}
+        if self.masks is not None:
+            more["action_masks"] = self.masks()
+        answer = self.predict(observations, deterministic=self.deterministic, **more)
         if not (isinstance(answer, tuple) and len(answer) == 2):
             raise TypeError(
                 f"predict must return (actions, state), as in Stable-Baselines3; got {type(answer).__name__}."
             )
         actions, self.state = answer
         return actions
+
+
+def needs_masks(policy: Any) -> bool:
+    """Whether a policy chooses among allowed actions only, as MaskablePPO of sb3-contrib does."""
+    predict = getattr(getattr(policy, "model", policy), "predict", None)
+    return predict is not None and "action_masks" in inspect.signature(predict).parameters
+
+
+def _type_name(policy: Any) -> str:
+    return type(getattr(policy, "model", policy)).__name__
 
 
 class SingleCallable:
@@ -193,6 +215,10 @@ class EpisodePolicy:
         Seed of random actions.
     deterministic : bool
         Passed to `predict`.
+    masks : callable, optional
+        As for `as_batch_policy`.
+    memories : list, optional
+        What `memory` returned for the state in which each episode is; by default they start.
     """
 
     def __init__(
@@ -204,6 +230,8 @@ class EpisodePolicy:
         *,
         seed: int | None = None,
         deterministic: bool = True,
+        masks: Masks | None = None,
+        memories: list[Any] | None = None,
     ) -> None:
         self.observation_space = observation_space
         self.policy = as_batch_policy(
@@ -213,8 +241,25 @@ class EpisodePolicy:
             n_envs=n_envs,
             seed=seed,
             deterministic=deterministic,
+            masks=masks,
         )
         self.starting = np.ones(n_envs, dtype=bool)
+        if memories is not None and any(memory is not None for memory in memories):
+            self._remember(memories)
+
+    def memory(self, i: int) -> Any:
+        """What a recurrent policy remembers in episode i: a tuple of arrays; None of others, and at its start."""
+        state: Any = getattr(self.policy, "state", None)
+        if not _is_memory(state, len(self.starting)) or self.starting[i]:
+            return None
+        return tuple(part[:, i].copy() for part in state)
+
+    def _remember(self, memories: list[Any]) -> None:
+        """Continue with memories, instead of starting."""
+        like = next(memory for memory in memories if memory is not None)
+        self.starting = np.array([memory is None for memory in memories])
+        filled = [tuple(map(np.zeros_like, like)) if memory is None else memory for memory in memories]
+        self.policy.state = tuple(np.stack(parts, axis=1) for parts in zip(*filled, strict=True))  # type: ignore[attr-defined]  # has one, since it remembered
 
     def __call__(self, observations: Any, active: BoolArray | None = None) -> Any:
         """Actions for one step.
@@ -303,3 +348,12 @@ class StatePolicy:
         if actions.shape[:1] != (len(x),):
             raise ValueError(f"the policy was asked in {len(x)} states and gave actions of shape {actions.shape}.")
         return actions
+
+
+def _is_memory(state: Any, n_envs: int) -> bool:
+    """Whether a hidden state is of recurrent layers, as sb3-contrib's: arrays of shape (n_layers, n_envs, ...)."""
+    return (
+        isinstance(state, tuple)
+        and len(state) > 0
+        and all(isinstance(part, np.ndarray) and part.ndim >= 2 and part.shape[1] == n_envs for part in state)
+    )

@@ -101,6 +101,11 @@ class Recorder:
         """Number of steps that fit into the arrays."""
         return int(self.rewards.shape[1]) - 1
 
+    @property
+    def n_bytes(self) -> int:
+        """Size of the arrays."""
+        return self.states.nbytes + self.actions.nbytes + self.rewards.nbytes
+
     def append(self, buffer: StepBuffer, n_steps: int) -> None:
         """Add the first `n_steps` of a buffer."""
         stop = self.time + n_steps

@@ -11,6 +11,7 @@ import numpy as np
 from gptd_rl.data.spaces import Numbers, OutsideSpaceError
 from gptd_rl.data.trajectories import Trajectories
 from gptd_rl.exceptions import CollectionError
+from gptd_rl.memory import available_bytes
 from gptd_rl.rollouts.environments import EnvAdapter
 from gptd_rl.rollouts.policies import BatchPolicy, RandomActions
 from gptd_rl.rollouts.recorder import Recorder, SegmentRanges, StepBuffer
@@ -21,6 +22,7 @@ Unit = Literal["transitions", "episodes"]
 NEVER = np.iinfo(np.int64).max
 BLOCK = 256  # largest number of batched steps that are checked together
 MAX_BLOCK_SECONDS = 0.05  # that a block of steps should take at most
+MAX_EPISODE = 100_000  # steps after which an episode that was asked for as a whole counts as endless
 
 
 class Rollout:
@@ -89,6 +91,8 @@ class Rollout:
             made = self.episodes if unit == "episodes" else self._transitions()
             left = np.where(self.live, quota - made, 0)
             self._retire(left == 0)
+            if unit == "episodes":
+                self._check_length()
             length = min(4 * length, BLOCK) if perf_counter() - start < MAX_BLOCK_SECONDS else max(1, length // 4)
             yield amount - int(left.sum())
 
@@ -215,6 +219,20 @@ class Rollout:
         return self.steps - self.env.restart_steps * self.episodes + still_to_restart
 
     # ----------------------------------------------------------------------------------------- errors
+
+    def _check_length(self) -> None:
+        """Give up on episodes that do not end, before they fill the memory."""
+        limit = max(MAX_EPISODE, (self.env.spec and self.env.spec.max_episode_steps) or 0)
+        for i in np.flatnonzero(self.live & (self.recorder.time - self.begins > limit)).tolist():
+            raise self._failure(f"the episode has not ended within {limit:,} steps: collect n_transitions instead", i)
+        if self.recorder.capacity - self.recorder.time >= BLOCK:
+            return
+        needed, free = 2 * self.recorder.n_bytes, available_bytes()
+        if free is not None and needed > free:
+            raise self._failure(
+                f"more transitions take {needed / 2**30:.1f} GiB, and {free / 2**30:.1f} GiB are free: "
+                "collect fewer, or write them to disk with collect_to_minari"
+            )
 
     def _explain(self, error: Exception, who: str) -> CollectionError:
         if isinstance(error, OutsideSpaceError):

@@ -21,16 +21,17 @@ CHUNK = 4096  # states at once
 def critic_of(policy: Any, deterministic: bool = True, *, seed: int = 0) -> SB3Critic | None:
     """The agent's own critic, as a function of states.
 
-    Its policy is the one that the algorithm evaluates: with exploration for A2C and PPO, greedy for DQN, that of the
-    actor for the others. SAC's values include a bonus for the entropy of the actions, so they do not estimate the
-    return alone.
+    Its policy is the one that the algorithm evaluates: with exploration for A2C, PPO, MaskablePPO and TRPO, greedy for
+    DQN and QRDQN, that of the actor for the others. Values of SAC, TQC and CrossQ include a bonus for the entropy of
+    the actions, so they do not estimate the return alone. TQC's are means without the largest quantiles, as it learns.
 
     Parameters
     ----------
     policy : object
         A Stable-Baselines3 model or its policy, or `NormalizedPolicy`.
     deterministic : bool
-        For SAC, whose actions are evaluated: the mean action, or the average over a few sampled ones. Others ignore it.
+        For SAC, TQC and CrossQ, whose actions are evaluated: the mean action, or the average over a few sampled ones.
+        Others ignore it.
     seed : int
         Of the sampled actions; global random numbers do not change.
 
@@ -43,7 +44,7 @@ def critic_of(policy: Any, deterministic: bool = True, *, seed: int = 0) -> SB3C
         learnt while that was changing, and rewards were clipped.
     """
     network = _network(policy)
-    value = _value(network, deterministic)
+    value = _value(network, deterministic) or _contrib_value(_model(policy), deterministic)
     return None if value is None else SB3Critic(policy, network, value, seed)
 
 
@@ -111,13 +112,15 @@ def _last_layers(network: Any) -> list[Any]:
         return [network.value_net]
     if hasattr(network, "q_net"):
         return [network.q_net.q_net[-1]]
+    if hasattr(network, "quantile_net"):
+        return [network.quantile_net.quantile_net[-1]]
     return [q[-1] for q in network.critic.q_networks]
 
 
 def critic_name(policy: Any) -> str:
     """Name of the critic: "A2C's critic", "DQN's max Q", "SAC's critics"."""
     network, name = _network(policy), type(_model(policy)).__name__
-    if hasattr(network, "q_net"):
+    if hasattr(network, "q_net") or hasattr(network, "quantile_net"):
         return f"{name}'s max Q"
     several = getattr(getattr(network, "critic", None), "n_critics", 1) > 1
     return f"{name}'s critics" if several else f"{name}'s critic"
@@ -151,10 +154,46 @@ def _value(network: Any, deterministic: bool) -> Callable[[Any], Any] | None:
     if isinstance(network, TD3Policy):
         return lambda seen: _least(network.critic(seen, network.actor(seen)))
     if isinstance(network, SACPolicy):
-        if deterministic:
-            return lambda seen: _least(network.critic(seen, network.actor(seen, deterministic=True)))
-        return lambda seen: sum(_least(network.critic(seen, network.actor(seen))) for _ in range(N_ACTIONS)) / N_ACTIONS
+        return _of_actor(network, _least, deterministic)
     return None
+
+
+def _contrib_value(model: Any, deterministic: bool) -> Callable[[Any], Any] | None:
+    """As `_value`, for the algorithms of sb3-contrib that have policies of their own."""
+    if "sb3_contrib" not in sys.modules:
+        return None
+    from sb3_contrib.common.maskable.policies import MaskableActorCriticPolicy
+    from sb3_contrib.qrdqn.policies import QRDQNPolicy
+    from sb3_contrib.tqc.policies import TQCPolicy
+
+    network = _network(model)
+    if isinstance(network, MaskableActorCriticPolicy):
+        return network.predict_values
+    if isinstance(network, QRDQNPolicy):
+        return lambda seen: network.quantile_net(seen).mean(dim=1).amax(dim=1)
+    if isinstance(network, TQCPolicy):
+        dropped = getattr(model, "top_quantiles_to_drop_per_net", 0)
+        return _of_actor(network, lambda quantiles: _truncated_mean(quantiles, dropped), deterministic)
+    if type(network).__name__ == "CrossQPolicy":  # which not every release has
+        return _of_actor(network, _least, deterministic)
+    return None
+
+
+def _of_actor(network: Any, pooled: Callable[[Any], Any], deterministic: bool) -> Callable[[Any], Any]:
+    """Pooled values of the critics at the actor's mean actions, or averages over sampled ones."""
+
+    def value(seen: Any, deterministic: bool) -> Any:
+        return pooled(network.critic(seen, network.actor(seen, deterministic=deterministic)))
+
+    if deterministic:
+        return lambda seen: value(seen, True)
+    return lambda seen: sum(value(seen, False) for _ in range(N_ACTIONS)) / N_ACTIONS
+
+
+def _truncated_mean(quantiles: Any, dropped: int) -> Any:
+    """Mean over the quantiles of all critics, of shape (m, n_critics, n_quantiles), without the largest."""
+    n_kept = quantiles.shape[1] * (quantiles.shape[2] - dropped)
+    return quantiles.flatten(start_dim=1).sort(dim=1).values[:, :n_kept].mean(dim=1)
 
 
 def _least(values: tuple[Any, ...]) -> Any:

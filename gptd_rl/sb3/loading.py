@@ -23,7 +23,20 @@ from gptd_rl.sb3.safe_archive import (
 )
 from gptd_rl.sb3.weights import limited_allocation, read_weights
 
-ALGORITHMS = ("A2C", "DDPG", "DQN", "PPO", "SAC", "TD3")
+CONTRIB = ("ARS", "CrossQ", "MaskablePPO", "QRDQN", "RecurrentPPO", "TQC", "TRPO")  # of sb3-contrib
+ALGORITHMS = ("A2C", "DDPG", "DQN", "PPO", "SAC", "TD3", *CONTRIB)
+# Names that users give; rl-zoo calls two of them otherwise than their classes.
+ALGORITHM_NAMES = {name.lower(): name for name in ALGORITHMS} | {"ppo_lstm": "RecurrentPPO", "ppo_mask": "MaskablePPO"}
+
+# Algorithms with policies of their own, by the beginning of their modules.
+_OF_POLICY = {
+    "sb3_contrib.ars.": "ARS",
+    "sb3_contrib.common.maskable.": "MaskablePPO",
+    "sb3_contrib.common.recurrent.": "RecurrentPPO",
+    "sb3_contrib.crossq.": "CrossQ",
+    "sb3_contrib.qrdqn.": "QRDQN",
+    "sb3_contrib.tqc.": "TQC",
+}
 
 # Settings that only training needs. Pickled ones (schedules, classes of buffers) become None where SB3 accepts that. A
 # replay buffer of a million transitions costs memory, and a seed would seed the global random numbers.
@@ -33,6 +46,7 @@ _NO_TRAINING: dict[str, Any] = dict(
     n_steps=1,
     learning_rate=0.0,
     clip_range=0.2,
+    delta_std=0.0,
     train_freq=1,
     buffer_size=1,
     optimize_memory_usage=False,
@@ -55,22 +69,23 @@ def load_agent(path: str | os.PathLike[str], *, algo: str | None = None) -> Any:
     ----------
     path : path-like
         The archive; ".zip" may be left out, as `save` does.
-    algo : {"a2c", "ddpg", "dqn", "ppo", "sac", "td3"}, optional
-        The algorithm, if the file does not say. DDPG is TD3 with other settings: a file that looks like DDPG's may be
-        loaded as either.
+    algo : str, optional
+        The algorithm, if the file does not say: "ppo", "a2c", "dqn", "sac", "td3" or "ddpg", or of sb3-contrib "qrdqn",
+        "tqc", "trpo", "ars", "crossq", "maskableppo" or "recurrentppo". DDPG is TD3 with other settings: a file that
+        looks like DDPG's may be loaded as either.
 
     Returns
     -------
     model : stable_baselines3.common.base_class.BaseAlgorithm
         On the CPU and without environment: for prediction, not for further training.
     """
-    if algo is not None and algo.upper() not in ALGORITHMS:
-        raise AgentError(f"there is no algorithm {algo!r}: expected one of {', '.join(ALGORITHMS).lower()}.")
+    if algo is not None:
+        algo = _known(algo)
     with open_file(path, ".zip") as file:
         name = Path(file.name).name
         content = read_agent_file(file, name)
     algorithm = _algorithm(content.fields, name, algo)
-    _require_sb3(name)
+    _require_sb3(name, algorithm)
     agent_class = _sb3_class(algorithm)
     fields = {key: item for key, item in content.fields.items() if key in _settings(agent_class)}
     objects = {key: decode_field(key, item, name) for key, item in fields.items() if is_pickle(item)}
@@ -130,16 +145,23 @@ def _algorithm(data: dict[str, Any], name: str, algo: str | None) -> str:
     """Name of the algorithm, from the fields of the JSON file."""
     policy = data.get("policy_class")
     module = str(policy.get("__module__")) if isinstance(policy, dict) else "nowhere"
-    if not module.startswith("stable_baselines3."):
+    if not module.startswith(("stable_baselines3.", *_OF_POLICY)):
         raise AgentError(
             f"{name} has a policy class of {module}, so it is no plain Stable-Baselines3 agent: {IN_PYTHON}."
         )
-    possible = _possible(data)
+    possible = tuple(name for start, name in _OF_POLICY.items() if module.startswith(start)) or _possible(data)
     if algo is None and not possible:
         raise AgentError(f"{name} holds none of {', '.join(ALGORITHMS)}: {IN_PYTHON}.")
-    if algo is not None and possible and algo.upper() not in possible:
-        raise AgentError(f"{name} holds a {possible[0]} agent, not {algo.upper()}: leave out --algo.")
-    return possible[0] if algo is None else algo.upper()
+    if algo is not None and possible and algo not in possible:
+        raise AgentError(f"{name} holds a {possible[0]} agent, not {algo}: leave out --algo.")
+    return possible[0] if algo is None else algo
+
+
+def _known(algo: str) -> str:
+    """The name of an algorithm as its class is called."""
+    if algo.lower() not in ALGORITHM_NAMES:
+        raise AgentError(f"there is no algorithm {algo!r}: expected one of {', '.join(ALGORITHMS).lower()}.")
+    return ALGORITHM_NAMES[algo.lower()]
 
 
 def _possible(data: dict[str, Any]) -> tuple[str, ...]:
@@ -147,6 +169,8 @@ def _possible(data: dict[str, Any]) -> tuple[str, ...]:
 
     The policy class is not enough: A2C, PPO and TRPO of sb3-contrib share one, and so do DDPG and TD3.
     """
+    if "cg_max_steps" in data:
+        return ("TRPO",)
     if {"clip_range", "n_epochs"} <= data.keys():
         return ("PPO",)
     if "gae_lambda" in data and "batch_size" not in data:  # TRPO has batches
@@ -161,10 +185,13 @@ def _possible(data: dict[str, Any]) -> tuple[str, ...]:
     return ()
 
 
-def _require_sb3(name: str) -> None:
+def _require_sb3(name: str, algorithm: str = "") -> None:
     if importlib.util.find_spec("stable_baselines3") is None:
         raise AgentError(f'reading {name} needs Stable-Baselines3: pip install "gptd-rl[sb3]".')
+    if algorithm in CONTRIB and importlib.util.find_spec("sb3_contrib") is None:
+        needs = 'needs sb3-contrib: pip install "gptd-rl[contrib]"'
+        raise AgentError(f"{name} holds a {algorithm} agent, which {needs}.")
 
 
 def _sb3_class(algorithm: str) -> Any:
-    return getattr(importlib.import_module("stable_baselines3"), algorithm)
+    return getattr(importlib.import_module("sb3_contrib" if algorithm in CONTRIB else "stable_baselines3"), algorithm)

@@ -25,6 +25,12 @@ DTYPES = ("b1", "i1", "i2", "i4", "i8", "u1", "u2", "u4", "u8", "f2", "f4", "f8"
 
 # Networks, activations and optimisers: an agent names their classes. Of these modules, the classes that they define.
 CLASS_MODULES = {
+    "sb3_contrib.ars.policies",
+    "sb3_contrib.common.maskable.policies",
+    "sb3_contrib.common.recurrent.policies",
+    "sb3_contrib.crossq.policies",
+    "sb3_contrib.qrdqn.policies",
+    "sb3_contrib.tqc.policies",
     "stable_baselines3.common.policies",
     "stable_baselines3.common.sb2_compat.rmsprop_tf_like",
     "stable_baselines3.common.torch_layers",

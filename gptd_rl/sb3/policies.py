@@ -56,11 +56,17 @@ class NormalizedPolicy:
         return self.model.action_space
 
     def predict(
-        self, observation: Any, state: Any = None, episode_start: Any = None, deterministic: bool = False
+        self, observation: Any, state: Any = None, episode_start: Any = None, deterministic: bool = False, **more: Any
     ) -> tuple[Any, Any]:
         """Actions at raw observations, one or a batch; see Stable-Baselines3's `predict`."""
         seen = self.statistics.normalize_obs(observation)
-        return self.model.predict(seen, state=state, episode_start=episode_start, deterministic=deterministic)
+        return self.model.predict(seen, state=state, episode_start=episode_start, deterministic=deterministic, **more)
+
+
+def is_recurrent(policy: Any) -> bool:
+    """Whether a policy is one of Stable-Baselines3's that remember earlier observations, such as RecurrentPPO."""
+    model = policy.model if isinstance(policy, NormalizedPolicy) else policy
+    return hasattr(getattr(model, "policy", model), "lstm_actor")
 
 
 def check_spaces(model: Any, env: Any) -> None:

@@ -101,7 +101,9 @@ def quasi_newton(
         free = ~(((x <= lower) & (g > 0)) | ((x >= upper) & (g < 0)))
         step = np.zeros_like(x)
         step[free] = -np.linalg.solve(B[np.ix_(free, free)], g[free])
-        if -0.5 * float(g @ step) < tolerance:
+        with np.errstate(over="ignore"):
+            promise = -0.5 * float(g @ step)
+        if promise < tolerance:
             break
         length = min(1.0, 3.0 / np.abs(step).max())  # θ is logarithmic: a factor of 20 at once is enough
         while True:
@@ -131,4 +133,6 @@ def _bfgs_update(B: Array, s: Array, y: Array) -> Array:
         blend = 0.8 * sBs / (sBs - sy)
         y = blend * y + (1.0 - blend) * Bs
         sy = float(s @ y)
-    return B - np.multiply.outer(Bs, Bs) / sBs + np.multiply.outer(y, y) / sy
+    with np.errstate(over="ignore", invalid="ignore"):  # gradients of 1e200 have no squares
+        updated = B - np.multiply.outer(Bs, Bs) / sBs + np.multiply.outer(y, y) / sy
+    return updated if np.isfinite(updated).all() else B

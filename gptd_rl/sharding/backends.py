@@ -16,6 +16,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from gptd_rl.data.files import UNREADABLE, TemporaryFolder
+from gptd_rl.exceptions import ExecutorError, brief
 from gptd_rl.memory import available_bytes
 from gptd_rl.sharding.sources import File, InMemory, ShardSource
 from gptd_rl.temporal.shards import Shard
@@ -126,7 +127,7 @@ class Backend:
             while under_way:
                 yield under_way.popleft().result()
         except BrokenExecutor as error:
-            raise RuntimeError(f"the executor died in the middle of the work: {error}") from error
+            raise ExecutorError(f"the executor died in the middle of the work: {brief(error)}") from error
         finally:
             for future in under_way:
                 future.cancel()
@@ -140,9 +141,9 @@ def _submit(executor: Executor, *task: Any) -> Future[Any]:
     try:
         return executor.submit(*task)
     except BrokenExecutor as error:
-        raise RuntimeError(f"the executor is dead: {error}") from error
+        raise ExecutorError(f"the executor is dead: {brief(error)}") from error
     except RuntimeError as error:  # how executors say that they were shut down
-        raise RuntimeError(f"the executor takes no more work ({error}): give fit a running one.") from error
+        raise ExecutorError(f"the executor takes no more work ({brief(error)}): give fit a running one.") from error
 
 
 class Threads(Backend):
@@ -210,7 +211,7 @@ class Dask(Backend):
 
     def __init__(self, client: Any) -> None:
         if client.status != "running":
-            raise RuntimeError(f"the Dask client is {client.status}: give fit a running one.")
+            raise ExecutorError(f"the Dask client is {client.status}: give fit a running one.")
         self.n_workers = max(1, sum(client.nthreads().values()))
         self._client = client
         self._placed: dict[str, Any] = {}
@@ -233,8 +234,8 @@ class Dask(Backend):
                     result = future.result()
                 except self._losses as loss:
                     if attempt == ATTEMPTS or self._client.status != "running":
-                        raise RuntimeError(
-                            f"{spec.source.name} was lost {attempt} times on the Dask cluster: {loss}"
+                        raise ExecutorError(
+                            f"{spec.source.name} was lost {attempt} times on the Dask cluster: {brief(loss)}"
                         ) from loss
                     self._placed.pop(spec.key, None)
                     sent = self._client.submit(_together, *arguments, pure=False)

@@ -17,7 +17,7 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import ArrayLike
 
-from gptd_rl.checks import LARGEST, as_array, as_float
+from gptd_rl.checks import LARGEST, as_array, as_float, one_line
 from gptd_rl.data.trajectories import Trajectories
 from gptd_rl.temporal.differences import TemporalDifference
 from gptd_rl.temporal.transitions import Transitions
@@ -36,7 +36,7 @@ def check_mean(mean: object) -> None:
     if not np.isfinite(number := as_float(mean)):
         raise ValueError(f"mean must be finite; got {number}.")
     if abs(number) > LARGEST:
-        raise ValueError(f"mean must lie within ±{LARGEST:g}; got {mean}. Use larger units of rewards.")
+        raise ValueError(f"mean must lie within ±{LARGEST:g}; got {one_line(mean)}. Use larger units of rewards.")
 
 
 def evaluate_mean(mean: Mean, *arguments: Any) -> Array:

@@ -1,10 +1,12 @@
-"""All categories, the cheap ones first: what they leave of their time goes to the others."""
+"""All categories; the last two take most of the time, and get what the others leave of theirs."""
 
 from __future__ import annotations
 
 from tests.adversarial import (
     arguments,
+    commands,
     concurrency,
+    datasets,
     disks,
     environments,
     interrupts,
@@ -13,18 +15,22 @@ from tests.adversarial import (
     own_files,
     pages,
     sb3_files,
+    workers,
 )
 from tests.adversarial.harness import Category
 
 CATEGORIES: tuple[Category, ...] = (
-    arguments.CATEGORY,
-    own_files.CATEGORY,
-    sb3_files.CATEGORY,
     environments.CATEGORY,
+    arguments.CATEGORY,
     invariance.CATEGORY,
     disks.CATEGORY,
     pages.CATEGORY,
+    commands.CATEGORY,
+    datasets.CATEGORY,
     concurrency.CATEGORY,
     kills.CATEGORY,
     interrupts.CATEGORY,
+    workers.CATEGORY,
+    own_files.CATEGORY,
+    sb3_files.CATEGORY,
 )

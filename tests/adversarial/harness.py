@@ -8,10 +8,12 @@ import threading
 import time
 import warnings
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from multiprocessing import get_context
 from multiprocessing.connection import Connection
+from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any
 from zlib import crc32
@@ -20,8 +22,8 @@ import numpy as np
 
 import gptd_rl.exceptions
 
-# What a public call may raise; the last is the library's own.
-ALLOWED = (ValueError, TypeError, OSError, gptd_rl.exceptions.NotFittedError)
+# What a public call may raise; the library's own errors are one of these.
+ALLOWED = (ValueError, TypeError, OSError, gptd_rl.exceptions.ExecutorError)
 MAX_SECONDS = 120  # of a case; more is a hang
 
 # A case: draws all it needs from the generator, and returns None or a line that says what went wrong.
@@ -39,11 +41,14 @@ class Category:
         Makes what all cases share, with files in a folder of its own, and returns the attack.
     share : float
         Of all cases.
+    may_refuse : bool
+        Whether a case may end in an error that is allowed; if not, the attack itself says where one is.
     """
 
     name: str
     prepare: Callable[[Path], Attack]
     share: float
+    may_refuse: bool = False
 
 
 @dataclass
@@ -62,10 +67,11 @@ class TooSlow(BaseException):
 
 def case(category: Category, attack: Attack, number: int) -> Callable[[], str | None]:
     """The case of a number: the same in every run."""
-    return lambda: judge(lambda: attack(np.random.default_rng([crc32(category.name.encode()), number])))
+    seed = [crc32(category.name.encode()), number]
+    return lambda: judge(lambda: attack(np.random.default_rng(seed)), category.may_refuse)
 
 
-def judge(call: Callable[[], str | None]) -> str | None:
+def judge(call: Callable[[], str | None], may_refuse: bool = True) -> str | None:
     """What is wrong with a call: another error than those allowed, a long message, a hang, or what it says itself."""
     try:
         with warnings.catch_warnings(), time_limit(MAX_SECONDS):
@@ -73,7 +79,8 @@ def judge(call: Callable[[], str | None]) -> str | None:
             warnings.simplefilter("error", RuntimeWarning)  # NumPy's: an overflow or an invalid number on the way
             return call()
     except ALLOWED as error:
-        return complaint(error)
+        unexpected = None if may_refuse else f"refused, {type(error).__name__}: {one_line(error)} ({place(error)})"
+        return complaint(error) or unexpected
     except (Exception, SystemExit, TooSlow) as error:  # noqa: BLE001  (whatever comes is counted)
         return f"{type(error).__name__}: {one_line(error)} ({place(error)})"
 
@@ -167,15 +174,27 @@ def attacked(category: Category, numbers: range, seconds: float) -> Tally:
     return tally
 
 
-def attacked_in_process(category: Category, numbers: range, seconds: float) -> Tally:
-    """The tally of cases that run in a process of their own; if that crashes, it is a failure, and the rest follows."""
+def attacked_in_processes(category: Category, numbers: range, seconds: float, n_processes: int) -> Tally:
+    """The tally of cases that `n_processes` other processes run, side by side."""
+    tally, start = Tally(category.name), time.monotonic()
+    with ThreadPoolExecutor(n_processes) as pool:
+        shares = [numbers[i::n_processes] for i in range(n_processes)]
+        for part in pool.map(lambda share: _attacked_in_process(category, share, seconds), shares):
+            tally.cases += part.cases
+            tally.failures |= part.failures
+    tally.seconds = time.monotonic() - start
+    return tally
+
+
+def _attacked_in_process(category: Category, numbers: range, seconds: float) -> Tally:
+    """The tally of cases in a process of their own; if that crashes or hangs, it is a failure, and the rest follows."""
     tally, start, context = Tally(category.name), time.monotonic(), get_context("spawn")
     while numbers and (left := seconds - (time.monotonic() - start)) > 0:
         theirs, ours = context.Pipe()
         process = context.Process(target=_serve, args=(category, numbers, left, ours))
         process.start()
         ours.close()
-        number = _listen(theirs, tally)
+        number = _listen(theirs, process, tally)
         process.join()
         if process.exitcode == 0:
             break
@@ -183,8 +202,7 @@ def attacked_in_process(category: Category, numbers: range, seconds: float) -> T
             tally.failures[numbers.start] = f"the process ended with {process.exitcode} before the first case"
             break
         tally.failures[number] = f"the process ended with {process.exitcode}"
-        numbers = range(number + 1, numbers.stop)
-    tally.seconds = time.monotonic() - start
+        numbers = numbers[numbers.index(number) + 1 :]
     return tally
 
 
@@ -192,10 +210,12 @@ def _serve(category: Category, numbers: range, seconds: float, connection: Conne
     run(category, numbers, seconds, lambda number, said: connection.send((number, said)))
 
 
-def _listen(connection: Connection, tally: Tally) -> int | None:
-    """Count what a process says until it ends; the number of its last case."""
+def _listen(connection: Connection, process: BaseProcess, tally: Tally) -> int | None:
+    """Count what a process says until it ends; the number of its last case. One that is silent for long is killed."""
     number = None
     while True:
+        if not connection.poll(2 * MAX_SECONDS):  # a hang that no signal ends
+            process.kill()
         try:
             number, said = connection.recv()
         except EOFError:

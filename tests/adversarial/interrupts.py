@@ -105,4 +105,4 @@ def prepare(folder: Path) -> Attack:
     return attack
 
 
-CATEGORY = Category("interrupts", prepare, 0.01)
+CATEGORY = Category("interrupts", prepare, 0.012)

@@ -166,4 +166,4 @@ def prepare(folder: Path) -> Attack:
     return attack
 
 
-CATEGORY = Category("damaged own files", prepare, 0.25)
+CATEGORY = Category("damaged own files", prepare, 0.22)

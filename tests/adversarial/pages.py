@@ -34,6 +34,14 @@ def names(tags: Tags) -> list[str]:
     return [tag for tag, _ in tags.tags if tag != "text"]
 
 
+def kinds(tags: Tags) -> set[tuple[str, frozenset[str]]]:
+    """Tags with the names of their attributes; lines of text in plots have a place of their own."""
+    place = {"style", "transform", "x", "y"}
+    return {(tag, frozenset(names) - (place if tag == "text" else set())) for tag, names in tags.tags} | {
+        ("text", frozenset())
+    }
+
+
 def complaint_about(text: str, plain: Tags) -> str | None:
     """What a page has that it would not have with plain names."""
     try:
@@ -48,6 +56,8 @@ def complaint_about(text: str, plain: Tags) -> str | None:
         return "a name changes the script"
     if any(name.startswith("on") for _, attributes in tags.tags for name in attributes):
         return "a name makes an attribute that runs"
+    if kinds(tags) != kinds(plain):
+        return f"a name makes attributes: {kinds(tags) ^ kinds(plain)}"
     spoken = {v for _, attributes in tags.tags for k, v in attributes.items() if k == "aria-label"}
     used = [r for r in tags.references if not any(f"url({r})" in (text or "") for text in spoken)]
     inside = ("#", "data:image/png;base64,", "data:image/webp;base64,", "evaluation.json")

@@ -200,4 +200,4 @@ def prepare(folder: Path) -> Attack:
     return attack
 
 
-CATEGORY = Category("malicious SB3 files", prepare, 0.20)
+CATEGORY = Category("malicious SB3 files", prepare, 0.17)

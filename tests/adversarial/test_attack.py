@@ -44,6 +44,10 @@ def test_judge_lets_clear_errors_pass(error: Exception):
     assert judge(raising(error)) is None
 
 
+def test_judge_takes_refusals_for_failures_where_all_is_right():
+    assert judge(raising(ValueError("a")), may_refuse=False)
+
+
 def test_judge_finds_invalid_numbers_and_violated_properties():
     assert judge(lambda: str(np.ones(1) / np.zeros(1)))
     assert judge(lambda: "something is wrong") == "something is wrong"

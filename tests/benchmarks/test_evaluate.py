@@ -14,12 +14,20 @@ from numpy.testing import assert_allclose, assert_array_equal
 import gptd_rl  # noqa: F401  (registers environments)
 
 ROOT = Path(__file__).resolve().parents[2]
-NAMES = ("CartPole-v1", "Acrobot-v1", "Pendulum-v1", "gptd_rl/PendulumSwingUp-v0")
+NAMES = (
+    "CartPole-v1",
+    "Acrobot-v1",
+    "Pendulum-v1",
+    "gptd_rl/PendulumSwingUp-v0",
+    "MountainCarContinuous-v0",
+    "gptd_benchmarks/TwoTanks-v0",
+)
 
 
 @pytest.fixture
 def control(monkeypatch: pytest.MonkeyPatch) -> Any:
     monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
+    importlib.import_module("evaluation_environments")  # registers the tanks
     return importlib.import_module("control_systems")
 
 
@@ -57,6 +65,8 @@ def test_system_steps_as_gymnasium(control, name):
 
 def held(env: Any) -> Any:
     """A constant action, which drives a system to its limits."""
+    if isinstance(env.action_space, gym.spaces.MultiDiscrete):
+        return env.action_space.nvec - 1
     return 1 if isinstance(env.action_space, gym.spaces.Discrete) else np.array([2.0], dtype=np.float32)
 
 

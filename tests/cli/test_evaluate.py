@@ -26,6 +26,7 @@ def test_evaluate(call: dict[str, Any], stand_in: StandIn, agent_file: Path, tmp
     assert call == dict(
         policy=stand_in,
         env=GRID,
+        env_kwargs={},
         n_transitions=10_000,
         gamma=None,
         deterministic=True,
@@ -58,7 +59,7 @@ def test_evaluate_with_every_option(call: dict[str, Any], stand_in: StandIn, age
     ) == (7, 0.5, 9, False)
     assert call["frames"] is False
     assert call["policy"] is stand_in and call["target"] is stand_in and stand_in.seeds == [9, 9]
-    assert call["env"].spec.max_episode_steps == 3
+    assert (call["env"], call["env_kwargs"]) == (GRID, dict(max_episode_steps=3))
 
 
 def test_evaluate_prints_only_json(

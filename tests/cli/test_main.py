@@ -57,7 +57,7 @@ COLLECT = ["collect", "--env", GRID, "--gamma", "0.9", "--out", "OUT"]
         ([*COLLECT, "--n-episodes", "1", "--env-kwargs", "1=2"], "expected KEY=VALUE"),
         ([*COLLECT, "--n-episodes", "1", "--stoch"], "unrecognized arguments: --stoch"),
         (["collect", "--env", GRID, "--n-episodes", "1", "--out", "OUT"], "required: --gamma"),
-        (["evaluate", "--env", GRID, "--out", "OUT"], "required: --agent"),
+        (["evaluate", "--env", GRID, "--out", "OUT"], "--agent is missing: give --agent and --env, or --zoo"),
         (["iterate", "--env", GRID], "required: --out"),
         (["plot"], "required: FILE"),
         (["plot", "FILE", "--inputs", "0"], "expected 2 arguments"),
@@ -102,3 +102,19 @@ def test_main_ends_after_an_interrupt(
     assert run(command, *more[command], "--out", tmp_path / "new" / "a.svg") == 130
     assert error_line(capsys) == "gptd-rl: interrupted, nothing was written\n"
     assert list(tmp_path.iterdir()) == [model]
+
+
+@pytest.mark.parametrize("arguments", [["plot", "\x1b[31mred\x07"], ["plot", "a", "--strange=\x1b[31mred\x07"]])
+def test_main_shows_control_characters_instead_of_sending_them(arguments: list[str], capsys: Capture):
+    assert run(*arguments) == 2
+    assert r"\x1b[31mred\x07" in error_line(capsys)
+
+
+@pytest.mark.parametrize("command", ["plot", "collect", "iterate"])
+def test_main_says_in_one_line_that_a_name_is_too_long(command: str, tmp_path: Path, capsys: Capture):
+    path = tmp_path / ("é" * 300)
+    given = (
+        [path] if command == "plot" else ["--env", "CartPole-v1", "--n-transitions", 5, "--gamma", 0.9, "--out", path]
+    )
+    assert run(command, *given) == 2
+    assert "File name too long" in error_line(capsys)

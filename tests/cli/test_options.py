@@ -81,6 +81,9 @@ def test_help_warns_of_code_in_files(name: str):
         ("size=(3, 4)", ("size", (3, 4))),
         ("name=", ("name", "")),
         ("sum=a=b", ("sum", "a=b")),
+        ("g:9.81", ("g", 9.81)),  # as in rl-zoo
+        ("file:'a=b'", ("file", "a=b")),
+        ("file=C:/b", ("file", "C:/b")),
     ],
 )
 def test_key_value(text: str, pair: tuple[str, Any]):

@@ -15,6 +15,7 @@ from gptd_rl.estimators import conformal
 from gptd_rl.estimators.conformal import Calibrated, ErrorQuantiles, LocalErrorScale, cross_val_predict, folds
 from gptd_rl.exceptions import NotFittedError
 from gptd_rl.kernels.stationary import paper_kernel
+from tests.helpers import MIXES, sample
 
 
 def numbered(lengths: list[int], terminated: list[bool], gamma: float = 0.9) -> Trajectories:
@@ -436,7 +437,7 @@ def test_calibrated_before_fit():
 
 
 def test_calibrated_cannot_be_saved(tmp_path):
-    with pytest.raises(NotImplementedError, match="cannot be saved: save its estimator_"):
+    with pytest.raises(TypeError, match="cannot be saved: save its estimator_"):
         Calibrated(GPTD()).save(tmp_path / "v.gptd")
 
 
@@ -456,3 +457,20 @@ def test_folds():
     assert (many != np.arange(50) % 5).any() and (np.bincount(many) == 10).all()
     assert sorted(folds(np.arange(3))) == [0, 1, 2]
     assert_array_equal(folds(np.zeros(4, dtype=np.int64)), np.zeros(4))
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (dict(values=[1.0]), r"^values must have shape \(4,\); got \(1,\)\.$"),
+        (dict(values=np.full(4, 10**400, dtype=object)), r"^values must be numbers: int too large"),
+        (dict(values=np.full(4, 1e200)), r"^values must lie within ±1e\+70"),
+        (dict(errors=np.ones(3)), r"^errors must be one number or have shape \(4,\); got \(3,\)\.$"),
+        (dict(errors=np.nan), r"^errors must be finite"),
+    ],
+)
+def test_recalibrate_refuses_what_are_no_values(change, message):
+    data = sample(MIXES["mixed"], seed=1)
+    v = Calibrated(GPTD("isotropic", objective="marginal_likelihood", n_restarts=0), n_folds=2).fit(data)
+    with pytest.raises((TypeError, ValueError), match=message):
+        v.recalibrate(**(dict(states=data.states[:4], values=np.ones(4)) | change))

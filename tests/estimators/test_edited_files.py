@@ -136,6 +136,36 @@ def test_load_refuses_arrays_of_other_shapes_and_types(name, saved, tmp_path):
                 assert refusal(path) or other.size == array.size or is_shorter, (edited, other.shape, other.dtype)
 
 
+@pytest.mark.parametrize("name", ["exact", "sparse", "pairs", "online"])
+@pytest.mark.parametrize("value", [800.0, 1e60])
+def test_load_refuses_parameters_that_overflow(name, value, saved, tmp_path):
+    header, arrays = members(saved[name])
+    for i in range(len(arrays["theta"])):
+        theta = arrays["theta"].copy()
+        theta[i] = value
+        assert "overflow" in refusal(write(tmp_path / "v.gptd", header, arrays | dict(theta=theta))), i
+
+
+def test_load_refuses_scales_that_overflow(saved, tmp_path):
+    header, arrays = members(saved["dynamics"])
+    tiny = np.full_like(arrays["output0_scale"], 1e-320)
+    assert "overflow" in refusal(write(tmp_path / "v.gptd", header, arrays | dict(output0_scale=tiny)))
+
+
+@pytest.mark.parametrize("edited", ["output0_rows", "ends_weights"])
+def test_load_refuses_empty_arrays_of_dynamics(edited, saved, tmp_path):
+    header, arrays = members(saved["dynamics"])
+    assert refusal(write(tmp_path / "v.gptd", header, arrays | {edited: arrays[edited][..., :0]}))
+
+
+def test_load_refuses_actions_that_are_no_whole_numbers(saved, tmp_path):
+    header, arrays = members(saved["greedy"])
+    for bad in (0.5, 1e30):
+        states = arrays["states"].copy()
+        states[0, -1] = bad
+        assert refusal(write(tmp_path / "v.gptd", header, arrays | dict(states=states)))
+
+
 @pytest.mark.parametrize("name", ["exact", "sparse", "pairs", "greedy"])
 def test_load_refuses_discounts_beyond_one(name, saved, tmp_path):
     header, arrays = members(saved[name])
@@ -233,3 +263,10 @@ def test_load_refuses_huge_shapes(saved, tmp_path):
             for name, written in content.items():
                 archive.writestr(name, written)
         assert refusal(tmp_path / "w.gptd")
+
+
+@pytest.mark.parametrize("name", ["exact", "sparse", "bootstrapped", "online bootstrapped"])
+def test_load_predicts_the_same_to_the_last_digit(name, saved):
+    x = DATA.states + 0.1
+    expected = MODELS[name]().predict(x, return_std=True)
+    np.testing.assert_array_equal(gptd_rl.load(saved[name]).predict(x, return_std=True), expected)

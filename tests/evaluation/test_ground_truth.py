@@ -2,22 +2,21 @@
 
 from __future__ import annotations
 
-import threading
 from typing import Any
 
 import gymnasium as gym
 import numpy as np
 import pytest
 from gymnasium import spaces
-from gymnasium.utils import EzPickle
 from gymnasium.wrappers import TimeLimit
 from numpy.testing import assert_allclose, assert_array_equal
 from scipy import stats
 
 from gptd_rl import CollectionError
 from gptd_rl.evaluation import ground_truth
-from gptd_rl.evaluation.environments import is_copyable
-from gptd_rl.evaluation.ground_truth import StartStates, reseeded_copy, rollout_values, sample_start_states
+from gptd_rl.evaluation.ground_truth import StartStates, rollout_values, sample_start_states
+from gptd_rl.evaluation.snapshots import CopySnapshot
+from gptd_rl.seeds import env_seeds
 
 
 class Chain(gym.Env):
@@ -90,11 +89,12 @@ def lean(observation: Any) -> int:
 def test_sample_start_states_runs_episodes_as_one_by_one():
     env = gym.make("CartPole-v1", max_episode_steps=60)
     found = start_states(env, n_states=10_000, n_episodes=6, seed=11, policy=lean)
+    seeds = env_seeds(11, 6)
     for i in range(6):
-        total, seen = by_one(gym.make("CartPole-v1", max_episode_steps=60), lean, seed=11 + i)
+        total, seen = by_one(gym.make("CartPole-v1", max_episode_steps=60), lean, seed=seeds[i])
         assert (found.returns[i], found.lengths[i]) == (total, len(seen))
         assert_allclose(found.states[found.episodes == i], np.array(seen))
-    assert len(found.states) == found.lengths.sum() == len(found.copies) == len(found.observations)
+    assert len(found.states) == found.lengths.sum() == len(found.snapshots) == len(found.observations)
     assert 60 in found.lengths  # as the environment ends them
     with pytest.raises(gym.error.ResetNeeded):  # the given environment is unchanged
         env.step(0)
@@ -105,7 +105,7 @@ def test_sample_start_states_does_not_step_finished_episodes(predicts):
     class Uneven(Chain):
         def reset(self, *, seed=None, options=None):
             assert seed is not None
-            self.start = seed % 3
+            self.start = env_seeds(0, 3).index(seed)
             return super().reset(seed=seed)
 
     asked = []
@@ -129,12 +129,18 @@ def test_sample_start_states_does_not_step_finished_episodes(predicts):
         assert len(asked) == 12
 
 
-def test_sample_start_states_copies_are_in_the_states():
+def copies(where: StartStates) -> list[Any]:
+    """The environments in snapshots that are copies."""
+    assert all(isinstance(one, CopySnapshot) for one in where.snapshots)
+    return [one.env.unwrapped for one in where.snapshots if isinstance(one, CopySnapshot)]
+
+
+def test_sample_start_states_snapshots_are_in_the_states():
     found = start_states(Chain(), n_states=100, n_episodes=2)
     assert_array_equal(found.states[:, 0], [0, 1, 2, 3, 4] * 2)
     assert_array_equal(found.episodes, np.repeat([0, 1], 5))
-    assert [c.unwrapped.place for c in found.copies] == found.states[:, 0].tolist()  # type: ignore[attr-defined]
-    assert len({id(c) for c in found.copies}) == 10
+    assert [one.place for one in copies(found)] == found.states[:, 0].tolist()
+    assert len({id(one) for one in copies(found)}) == 10
 
 
 def test_sample_start_states_is_uniform():
@@ -179,89 +185,6 @@ def test_sample_start_states_truncates_endless_episodes():
     assert len(start_states(Chain(n_cells=None), n_states=3).states) == 3
 
 
-# Copies
-
-
-def rewards(env: gym.Env, n: int = 5) -> list[float]:
-    return [float(env.step(0)[1]) for _ in range(n)]
-
-
-def test_reseeded_copy():
-    env = TimeLimit(Chain(n_cells=None, noise=1.0), 4)
-    env.reset(seed=0)
-    env.step(0)
-    futures = [rewards(reseeded_copy(env, [seed, i])) for seed in range(2) for i in range(2)]
-    assert len({tuple(f) for f in futures}) == 4
-    assert rewards(reseeded_copy(env, [1, 1])) == futures[3]
-    twin = reseeded_copy(env, [0, 0])
-    assert [twin.step(0)[3] for _ in range(20)] == [False] * 20  # no time limit
-    assert twin.unwrapped.place == 21  # type: ignore[attr-defined]
-    # The environment itself is unchanged.
-    other = TimeLimit(Chain(n_cells=None, noise=1.0), 4)
-    other.reset(seed=0)
-    other.step(0)
-    assert rewards(env, 2) == rewards(other, 2)
-    assert env.step(0)[3]
-
-
-def test_reseeded_copy_of_a_deterministic_environment():
-    env = TimeLimit(Chain(n_cells=None), 4)
-    env.reset(seed=0)
-    assert rewards(reseeded_copy(env, [0])) == rewards(reseeded_copy(env, [1]))
-
-
-def test_reseeded_copy_has_no_time_limit_in_any_layer():
-    env = TimeLimit(InPlace(TimeLimit(Chain(n_cells=None), 3), copy=True), 5)
-    env.reset(seed=0)
-    twin = reseeded_copy(env, [0])
-    assert not any(twin.step(0)[3] for _ in range(10))
-    assert [env.step(0)[3] for _ in range(3)] == [False, False, True]
-
-
-class OwnGenerator(Chain):
-    """Random by another generator than np_random."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.generator = np.random.default_rng(0)
-
-    def step(self, action):
-        seen, _, *rest = super().step(action)
-        return seen, self.generator.normal(), *rest
-
-
-def test_reseeded_copy_reseeds_other_generators():
-    env = OwnGenerator()
-    env.reset(seed=0)
-    assert rewards(reseeded_copy(env, [0])) != rewards(reseeded_copy(env, [1]))
-
-
-class Locked(Chain):
-    """Cannot be copied."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.lock = threading.Lock()
-
-
-class Forgetful(Chain, EzPickle):
-    """Copied as Gymnasium's MuJoCo and Box2D environments are: by making a new one."""
-
-    def __init__(self) -> None:
-        EzPickle.__init__(self)
-        Chain.__init__(self, n_cells=8, start=2)
-
-
-def test_is_copyable():
-    assert is_copyable(Chain()) and is_copyable(gym.make("CartPole-v1"))
-    assert not is_copyable(Locked())
-    assert not is_copyable(TimeLimit(Locked(), 3))
-
-
-def test_is_copyable_refuses_copies_without_state():
-    assert not is_copyable(Forgetful())
-
-
 # Rollouts
 
 
@@ -300,8 +223,8 @@ def test_rollout_values_termination_wins():
 
 def test_rollout_values_stop_at_a_negligible_discount(monkeypatch):
     where = start_states(Chain(n_cells=30), n_states=4)
-    for copied in where.copies:
-        copied.unwrapped.n_cells = None  # type: ignore[attr-defined]
+    for copied in copies(where):
+        copied.n_cells = None
     states, mean, _, n_rollouts = values(None, 0.9, lambda x: 1000.0 + x[:, 0], where=where)
     horizon = 44  # the first at which 0.9ᵗ ≤ 0.01
     assert_allclose(mean, (1 - 0.9**horizon) / 0.1 + 0.9**horizon * (1000 + states + horizon))
@@ -316,8 +239,8 @@ def test_rollout_values_stop_at_a_negligible_discount(monkeypatch):
 def test_rollout_values_limit_the_number_of_steps(monkeypatch):
     monkeypatch.setattr(ground_truth, "MAX_STEPS", 8_000)
     where = start_states(Chain(n_cells=30, noise=1.0), n_states=4)
-    for copied in where.copies:
-        copied.unwrapped.n_cells = None  # type: ignore[attr-defined]
+    for copied in copies(where):
+        copied.n_cells = None
     _, _, _, n_rollouts = values(None, 0.9999, lambda x: np.zeros(len(x)), where=where)
     assert n_rollouts == 2  # of 4 · 2000 steps each, there is room for no more
     monkeypatch.setattr(ground_truth, "MAX_STEPS", 1_000)
@@ -378,8 +301,8 @@ def test_rollout_values_refuse_what_is_not_finite(what):
             return seen, reward, *rest
 
     where = start_states(Broken())
-    for copied in where.copies:
-        copied.unwrapped.is_broken = True  # type: ignore[attr-defined]
+    for copied in copies(where):
+        copied.is_broken = True
     with pytest.raises(CollectionError, match=r"not finite\.$"):
         values(None, 0.9, where=where)
 
@@ -419,3 +342,28 @@ def test_sample_start_states_with_dict_observations():
         Parts(Chain()), lambda o: int(o["odd"]), n_episodes=1, n_states=9, seed=0, deterministic=True
     )
     assert_array_equal(found.states, np.column_stack([np.arange(5.0), [1, 0, 1, 0, 1], [0, 1, 0, 1, 0]]))
+
+
+class Counting:
+    """Remembers how many steps it made in each episode, and takes that as its action, modulo 3."""
+
+    def predict(self, observation, state=None, episode_start=None, deterministic=False):
+        n = len(observation)
+        count = np.zeros((1, n, 1)) if state is None else state[0] * ~episode_start[np.newaxis, :, np.newaxis]
+        return count[0, :, 0].astype(np.int64) % 3, (count + 1,)
+
+
+class PaidByAction(Chain):
+    def step(self, action):
+        seen, reward, *rest = super().step(action)
+        return seen, reward - 1.0 + float(action), *rest
+
+
+@pytest.mark.parametrize("noise", [0.0, 1e-6])
+def test_rollout_values_continue_what_a_policy_remembers(noise):
+    env = PaidByAction(n_cells=8, noise=noise)
+    where = sample_start_states(env, Counting(), n_episodes=2, n_states=100, seed=0, deterministic=True)
+    assert where.memories[0] is None and where.memories[3] is not None
+    mean = rollout_values(where, Counting(), gamma=1.0, seed=0, deterministic=True, tail=no_tail)[0]
+    expected = [sum(t % 3 for t in range(int(place), 8)) for place in where.states[:, 0]]
+    assert_allclose(mean, expected, atol=1e-4)

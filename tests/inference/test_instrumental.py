@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
+import scipy.linalg
 from numpy.testing import assert_allclose, assert_array_equal
 
 from gptd_rl.data.trajectories import Trajectories
@@ -403,3 +405,22 @@ def test_instrumental_posterior_knows_its_inducing_points():
     assert points is not None
     assert_array_equal(points, GARNET.points[:6])
     assert all(found.trace_decay == 0.0 for found in POSTERIORS.values())
+
+
+def test_solve_by_threads_of_one_solution(monkeypatch):
+    """SciPy changes the pivots while it solves: no two calls may share them."""
+    data = WALK.sample(300, np.random.default_rng(0))
+    solution = posterior_of(data, paper_kernel(Isotropic(0.3, 1), 20.0, 60.0)).solution
+    given = []
+
+    def lu_solve(lu: tuple[np.ndarray, np.ndarray], right: np.ndarray) -> np.ndarray:
+        given.append(lu[1])
+        return original(lu, right)
+
+    original = scipy.linalg.lu_solve
+    monkeypatch.setattr(scipy.linalg, "lu_solve", lu_solve)
+    right = np.random.default_rng(0).normal(size=(len(solution.weights), 200))
+    with ThreadPoolExecutor(4) as pool:
+        found = list(pool.map(lambda _: solution.solve(right), range(50)))
+    assert_array_equal(found, np.broadcast_to(found[0], np.shape(found)))
+    assert not any(np.shares_memory(a, b) for i, a in enumerate(given) for b in [*given[:i], solution.lu[1]])

@@ -6,7 +6,7 @@ import gymnasium as gym
 import pytest
 from gymnasium.vector import SyncVectorEnv
 
-from gptd_rl.rollouts.environments import MAX_ENVS, choose_n_envs, make_envs
+from gptd_rl.rollouts.making import MAX_ENVS, choose_n_envs, make_envs
 
 
 @pytest.mark.parametrize(

@@ -14,6 +14,7 @@ from numpy.testing import assert_array_equal
 
 from gptd_rl.exceptions import CollectionError
 from gptd_rl.rollouts import collect as collecting
+from gptd_rl.rollouts import rollout
 from gptd_rl.rollouts.collect import collect
 from gptd_rl.rollouts.observations import ObservationCheck
 
@@ -287,6 +288,40 @@ def test_collect_refuses_more_than_memory_holds(amount, monkeypatch):
     with pytest.raises(ValueError, match=r"transitions take .* GiB, and 1.0 GiB are free: .*collect_to_minari"):
         collect(env, n_transitions=amount, gamma=GAMMA)
     assert env.episode == -1, "before anything is collected"
+
+
+def test_collect_names_masked_matrices_in_one_line():
+    space, masked = real((2, 2)), np.ma.masked_array(np.zeros((2, 2), np.float32), mask=np.eye(2, dtype=bool))
+    with pytest.raises(CollectionError, match=r"^the environment's observation \[\[-- .* is a masked array: .*\)$"):
+        collect(Showing(space, np.zeros((2, 2), np.float32), masked, (1, 2)), n_episodes=3, gamma=GAMMA)
+
+
+class Endless(Showing):
+    def step(self, action):
+        observation, reward, *_ = super().step(action)
+        return observation, reward, False, False, {}
+
+
+@pytest.mark.parametrize("n_envs", [1, 2])
+def test_collect_gives_up_on_episodes_that_do_not_end(n_envs, monkeypatch):
+    monkeypatch.setattr(rollout, "MAX_EPISODE", 1000)
+    envs = SyncVectorEnv([lambda: Endless(real(), np.zeros(2), None, (9, 9))] * n_envs)
+    env: Any = envs if n_envs > 1 else envs.envs[0]
+    with pytest.raises(CollectionError, match=r"the episode has not ended within 1,000 steps: .*episode 0") as info:
+        collect(env, n_episodes=4, gamma=GAMMA)
+    assert info.value.trajectories.n_transitions > 1000 * n_envs
+    assert collect(env, n_transitions=1500, gamma=GAMMA).n_transitions == 1500
+
+
+def test_collect_takes_registered_time_limits_at_their_word(monkeypatch):
+    monkeypatch.setattr(rollout, "MAX_EPISODE", 10)
+    assert collect("CartPole-v1", lambda x: int(x[2] + x[3] > 0), n_episodes=2, gamma=GAMMA, seed=0).n_transitions > 100
+
+
+def test_collect_stops_before_episodes_fill_the_memory(monkeypatch):
+    monkeypatch.setattr(rollout, "available_bytes", lambda: 2**16)
+    with pytest.raises(CollectionError, match=r"more transitions take .* GiB are free: .*collect_to_minari"):
+        collect(Endless(real(), np.zeros(2), None, (9, 9)), n_episodes=1, gamma=GAMMA)
 
 
 def test_observation_check_of_a_mixed_space():

@@ -250,3 +250,11 @@ def test_infinite_values_are_walked_around():
 
     found = quasi_newton(f, np.array([-3.0, 0.5]), -FREE, FREE, 0.1 * np.eye(2))
     assert_allclose(found.x, [1, 0], atol=0.1)
+
+
+def test_quasi_newton_copes_with_gradients_that_have_no_squares():
+    def f(x: np.ndarray) -> tuple[float, np.ndarray]:
+        return 1e250 * float((x - 1.0) @ (x - 1.0)), 2e250 * (x - 1.0)
+
+    found = quasi_newton(f, np.zeros(3), np.full(3, -5.0), np.full(3, 5.0), np.eye(3))
+    assert np.isfinite(found.x).all() and found.value <= f(np.zeros(3))[0]

@@ -134,6 +134,8 @@ def _output(
     if arrays["inducing_points"] is not None:
         if selection is None:
             raise ValueError("it has inducing points without a kernel")
+        if not rows.size:
+            raise ValueError("it has inducing points without rows")
         points = as_points(arrays["inducing_points"], space.n_dims)
         x, a = t.states[rows], t.actions[rows]
         remainder = y[rows] - linear(space.coordinates(x))[np.arange(len(a)), a]
@@ -162,7 +164,7 @@ def _terminations(space: StateSpace, kept: dict[str, Any] | None, arrays: Mappin
     if kept is None:
         return None
     selection = KernelSelection.from_dict(kept["selection"])
-    logit = QFunction.checked(selection.kernel, arrays["ends_inducing_points"], arrays["ends_weights"], 0.0)
+    logit = QFunction.checked(selection.kernel, arrays["ends_inducing_points"], arrays["ends_weights"], 0.0, 1)
     ended = as_numbers(arrays["ends_ended"], (None, space.n_dims), "ended")
     n, k = len(ended), space.n_dims + len(space.angles)
     own = dict(rewards=as_numbers(arrays["ends_rewards"], (n,), "rewards"))
