@@ -57,7 +57,7 @@ def without_pictures(sources: Path, pages: Path) -> list[str]:
     found = []
     for path in sorted(sources.rglob("*.md")):
         page = pages / path.relative_to(sources).with_suffix(".html")
-        shows = "plt.show()" in path.read_text(encoding="utf-8")
+        shows = any(line in path.read_text(encoding="utf-8") for line in ("\nplt.show()\n", "\nagent.plot_history()\n"))
         if (
             shows
             and page.exists()

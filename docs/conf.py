@@ -38,9 +38,16 @@ extensions = [
     "mathml",
     "generated",
 ]
-exclude_patterns = ["_build", "_generated", "_ext", "_templates", "Thumbs.db"]
+exclude_patterns = [
+    "evaluation.md",
+    "_build",
+    "_generated",
+    "_ext",
+    "_templates",
+]  # the first is in benchmarks/evaluate.md
 templates_path = ["_templates"]
 nitpicky = False
+suppress_warnings = ["myst-nb.lexer"]  # of a build that runs no tutorials
 
 # Text
 myst_enable_extensions = ["dollarmath", "deflist", "colon_fence", "attrs_block"]

@@ -132,7 +132,7 @@ def test_pages_that_load_things_are_noticed(tmp_path: Path):
 
 def test_pages_without_their_figure_are_noticed(tmp_path: Path):
     build = program(DOCS / "build.py")
-    (tmp_path / "page.md").write_text("plt.show()")
+    (tmp_path / "page.md").write_text("```\nplt.show()\n```")
     (tmp_path / "page.html").write_text('<img src="_images/evaluate.png">')
     assert build.without_pictures(tmp_path, tmp_path) == ["page.md"]
     (tmp_path / "page.html").write_text(f'<img src="_images/{"0f" * 32}.png">')

@@ -131,7 +131,7 @@ class Evaluation:
         model_name : str, optional
             The agent's name by default.
         library_name : str, optional
-            "stable-baselines3" for its algorithms by default, else "gptd-rl".
+            "stable-baselines3" or "sb3-contrib" for their algorithms by default, else "gptd-rl".
         license : str, optional
             Identifier of the model's licence.
 

@@ -12,7 +12,7 @@ from gptd_rl.report.numbers import number, percent
 from gptd_rl.report.output import complete_or_nothing
 from gptd_rl.report.records import LEVELS, EvaluationResults, Interval
 from gptd_rl.report.verdict import verdict
-from gptd_rl.sb3.loading import ALGORITHMS
+from gptd_rl.sb3.loading import ALGORITHMS, CONTRIB
 from gptd_rl.version import __version__
 
 TASK = "reinforcement-learning"
@@ -30,7 +30,7 @@ def write_card(
     hub = import_hub()
     target = path / "README.md" if path.is_dir() else path
     name = model_name or evaluation.config.agent
-    library = library_name or ("stable-baselines3" if evaluation.config.agent in ALGORITHMS else "gptd-rl")
+    library = library_name or library_of(evaluation.config.agent)
     tags = [evaluation.config.env, "deep-reinforcement-learning", TASK, library, "gptd-rl"]
     data = hub.ModelCardData(
         model_name=name,
@@ -52,6 +52,13 @@ def import_hub() -> Any:
     except ImportError as error:
         raise ImportError('model cards need huggingface_hub: pip install "gptd-rl[hub]"') from error
     return huggingface_hub
+
+
+def library_of(agent: str) -> str:
+    """The library that an agent of this name is read with."""
+    if agent in CONTRIB:
+        return "sb3-contrib"
+    return "stable-baselines3" if agent in ALGORITHMS else "gptd-rl"
 
 
 def results(evaluation: EvaluationResults, hub: Any) -> Iterable[Any]:

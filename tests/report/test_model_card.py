@@ -53,6 +53,8 @@ def test_write_card_of_another_policy_and_library(tmp_path: Path):
     evaluation = make()
     evaluation = replace(evaluation, config=replace(evaluation.config, agent="LinearController"))
     assert huggingface_hub.ModelCard.load(evaluation.write_card(tmp_path)).data.library_name == "gptd-rl"
+    recurrent = replace(evaluation, config=replace(evaluation.config, agent="RecurrentPPO"))
+    assert huggingface_hub.ModelCard.load(recurrent.write_card(tmp_path)).data.library_name == "sb3-contrib"
     card = huggingface_hub.ModelCard.load(evaluation.write_card(tmp_path, library_name="mine", model_name="best"))
     assert (card.data.library_name, card.data.model_name) == ("mine", "best")
 
