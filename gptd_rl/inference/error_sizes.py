@@ -15,7 +15,8 @@ posterior of c and ν is only where a few steps of expectation maximisation star
     p_k ← mean_i p_k N(d_i; ±a_k s_i, e_i²) / Σ_l p_l N(d_i; ±a_l s_i, e_i²)
 
 Where estimates are exact, it becomes that of the errors seen; where noise hides the errors, it stays near the start,
-which is never narrow.
+which is never narrow. The next group is one of n + 1: with n groups, 1/(n + 1) of the start is mixed in, so that few
+groups give wide intervals.
 """
 
 from __future__ import annotations
@@ -45,15 +46,12 @@ class ErrorSizes:
         Increasing.
     cumulative : ndarray of shape (k,)
         Probability of an error of this size or less.
-    n_groups : int
-        Episodes, or other independent groups, that the errors come from.
     log_evidence : float
         Log probability of the errors as Student's t: of two scales the one with more predicts them better.
     """
 
     sizes: Array
     cumulative: Array
-    n_groups: int
     log_evidence: float
 
     @classmethod
@@ -83,15 +81,13 @@ class ErrorSizes:
         for _ in range(N_STEPS):
             joint = average * likelihood  # [n, k]
             average = shares @ (joint / joint.sum(axis=1, keepdims=True))
-        return cls(atoms, np.cumsum(average), int(of_group.max()) + 1, log_evidence)
+        n_groups = int(of_group.max()) + 1
+        edges = atoms * np.sqrt(ATOMS[1] / ATOMS[0])  # an atom stands for the sizes up to half-way to the next one
+        return cls(edges, np.cumsum((n_groups * average + prior) / (n_groups + 1)), log_evidence)
 
     def quantile(self, level: float) -> float:
-        """Half the width of an interval that holds the error of another group with probability `level`.
-
-        It is that of the share level·(n+1)/n of n groups, as in conformal prediction: the next one is one of n + 1.
-        """
-        share = level * (1.0 + 1.0 / self.n_groups)
-        return float(self.sizes[min(int(np.searchsorted(self.cumulative, share)), len(self.sizes) - 1)])
+        """Half the width of an interval that holds an error of scale 1 with probability `level`."""
+        return float(self.sizes[min(int(np.searchsorted(self.cumulative, level)), len(self.sizes) - 1)])
 
     def probability(self, q: float) -> float:
         """P(|error| ≤ q) of an error of scale 1."""
