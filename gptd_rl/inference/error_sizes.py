@@ -32,7 +32,7 @@ from gptd_rl.types import Array, IntArray
 DEGREES = (2.0, 4.0, 8.0, 30.0)
 SIZES = np.geomspace(1e-4, 1e2, 97)  # of c, around the largest it can be
 N_MIXED = 12  # normals for a Student's t
-ATOMS = np.geomspace(1e-5, 1e4, 300)  # of |error|, around the same
+ATOMS = np.geomspace(1e-4, 1e3, 400)  # of |error|, around the same
 N_STEPS = 10  # of expectation maximisation
 
 
@@ -87,7 +87,7 @@ class ErrorSizes:
 
     def quantile(self, level: float) -> float:
         """Half the width of an interval that holds an error of scale 1 with probability `level`."""
-        return float(self.sizes[min(int(np.searchsorted(self.cumulative, level)), len(self.sizes) - 1)])
+        return float(np.interp(level, self.cumulative, self.sizes))
 
     def probability(self, q: float) -> float:
         """P(|error| ≤ q) of an error of scale 1."""
