@@ -16,7 +16,7 @@ from typing import Any, Protocol, Self
 import numpy as np
 from numpy.typing import ArrayLike
 
-from gptd_rl.checks import as_floats, as_generator, as_states, as_vector, check_finite, is_count, one_line
+from gptd_rl.checks import as_floats, as_generator, as_states, as_vector, check_finite, is_count, is_within, one_line
 from gptd_rl.data.trajectories import Trajectories
 from gptd_rl.estimators.checks import check_n_jobs
 from gptd_rl.estimators.gptdq import GPTDQ

@@ -30,6 +30,7 @@ from gptd_rl.temporal.returns import Returns
 from gptd_rl.types import Array, BoolArray, IntArray
 
 N_SELECTED = 500  # states for model selection by returns, evenly chosen from all episodes
+LEAST_SELECTED = 250  # of little data, an eighth, but no fewer
 N_AROUND = 300  # the same, for what a prior mean leaves
 N_BOOTSTRAPPED = 3000  # states for model selection by single transitions, in whole pieces of episodes
 N_INDUCING_POINTS = 400
@@ -180,6 +181,7 @@ def select(data: Trajectories, is_categorical: bool, bootstrap: bool, n_states: 
     with model_selection():
         if bootstrap:
             return GPTD(kernel, bootstrap=True, n_restarts=0).fit(contiguous_sample(data, N_BOOTSTRAPPED))
+        n_states = min(n_states, max(LEAST_SELECTED, len(data) // 8))
         few = data.thin(-(-len(data) // n_states))
         return GPTD(kernel, bootstrap=False, objective="marginal_likelihood", method="exact", n_restarts=0).fit(few)
 
