@@ -177,7 +177,7 @@ class Calibrated(Parameters):
         -------
         lower, upper : ndarray of shape (m,)
         """
-        if not 0.0 < level < 1.0:
+        if not is_within(level, 0.0, 1.0):
             raise ValueError(f"level must lie between 0 and 1; got {one_line(level)}.")
         x = as_states(states, name="states")
         middle = self.predict(x)
