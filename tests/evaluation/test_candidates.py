@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from numpy.testing import assert_allclose, assert_array_equal
 
-from gptd_rl import Trajectories
+from gptd_rl import GPTD, Trajectories
 from gptd_rl.evaluation import candidates
 from gptd_rl.evaluation.candidates import (
     Chosen,
@@ -17,10 +17,11 @@ from gptd_rl.evaluation.candidates import (
     contiguous_sample,
     gaussian_process,
     learnt,
+    nearest_neighbours,
     select,
 )
 from gptd_rl.evaluation.value_models import monte_carlo
-from gptd_rl.kernels import Isotropic
+from gptd_rl.kernels import ARD, Constant, Isotropic, Matern32
 from gptd_rl.temporal.returns import Returns
 from tests.mdps import Gridworld, Spiral, Walk
 
@@ -96,6 +97,12 @@ def test_chosen_is_the_candidate():
     assert (constant.left_out[data.last[data.terminated]] == 0).all() and v.error_scale_ is None
 
 
+def unselected(name: str, data: Trajectories) -> ValueCandidate:
+    """GPTD with a kernel that was not selected."""
+    v = GPTD(Matern32(ARD([1.0])).fix() + Constant(), n_restarts=0, noise_variance=1.0, bootstrap=False).fit(data)
+    return ValueCandidate(name, v.predict, np.zeros(len(data)), None, v)
+
+
 def grid(n: int, seed: int = 0) -> Trajectories:
     return Gridworld(gamma=0.9).sample(n, np.random.default_rng(seed))
 
@@ -129,6 +136,31 @@ def test_a_gaussian_process_learns_what_the_mean_leaves_of_left_out_episodes(mon
     assert_allclose(Returns.of(seen[0]).y[ended], (Returns.of(data).y - left_out)[ended], atol=1e-9)
     # but predictions are around the mean that was fitted to all data
     assert (np.abs(found.predict(data.states[:3]) - 100.0) < 50.0).all()
+
+
+@pytest.mark.parametrize("longest", [1000, 5])
+def test_nearest_states_find_v_also_where_returns_were_cut_off(longest):
+    data, task = grid(120).cut(longest), Gridworld(gamma=0.9)
+    plain = gaussian_process("plain", data, is_categorical=False)
+    found = nearest_neighbours("nearest", plain, data)
+    inner = data.states[data.has_transition]
+    assert np.abs(found.predict(inner) - task.value(inner)).mean() < 0.02
+    assert np.abs(found.left_out - np.where(_is_terminal(data), 0.0, task.value(data.states))).mean() < 0.1
+    assert (found.left_out[_is_terminal(data)] == 0).all()
+
+
+def _is_terminal(data: Trajectories) -> Any:
+    found = np.zeros(len(data), dtype=bool)
+    found[data.last[data.terminated]] = True
+    return found
+
+
+def test_left_out_values_of_nearest_states_do_not_know_their_episode():
+    y = np.arange(30.0)
+    data = one_step(np.zeros((30, 1)), np.where(y == 7, 100.0, 0.0))  # one odd return at a state that all have
+    plain = unselected("plain", data)
+    found = nearest_neighbours("nearest", plain, data)
+    assert abs(found.left_out[14]) < 50.0
 
 
 def test_select_uses_one_relevance_for_categories_and_many_inputs():
