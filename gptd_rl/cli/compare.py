@@ -48,7 +48,7 @@ def add(commands: Any) -> None:
         nargs="+",
         default=[],
         metavar="FILE",
-        help="statistics of VecNormalize: one file for all agents, or one for each, in their order",
+        help="statistics of VecNormalize, if the agent needs them (default none; one for all, or one for each agent)",
     )
     parser.add_argument("--stochastic", action="store_true", help="sample actions instead of taking the most likely")
     options.add_amount(parser, 5_000)

@@ -922,7 +922,11 @@ BAD_ARGUMENTS: dict[str, tuple[Any, type[Exception], str]] = {
     "subset": (lambda: PolicyIteration(subset_size=0), ValueError, "subset_size must be a whole number of at least 1"),
     "refit": (lambda: PolicyIteration(refit_every=-2), ValueError, "refit_every must be a whole number"),
     "unknown id": (lambda: PolicyIteration("Nowhere-v0"), ValueError, "cannot make environment 'Nowhere-v0'"),
-    "no env": (lambda: PolicyIteration(3), TypeError, "expected an environment id, a gymnasium Env .* got int"),
+    "no env": (
+        lambda: PolicyIteration(3),
+        TypeError,
+        "expected an environment id, a function that makes one, a gymnasium Env .* got int",
+    ),
     "box": (lambda: PolicyIteration("Pendulum-v1"), ValueError, "is continuous: give candidates"),
     "candidates outside": (
         lambda: PolicyIteration("Pendulum-v1", candidates=[[0.0], [3.0]]),

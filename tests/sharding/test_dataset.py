@@ -827,7 +827,11 @@ def test_a_generator_that_fails(fitted, folders):
 
     with refused(fitted, ConnectionError, "^the robot is gone$"):
         fitted.fit(stream())
-    gc.collect()
+    for _ in range(50):  # until the thread that read the stream has ended
+        gc.collect()
+        if not folders():
+            break
+        time.sleep(0.1)
     assert folders() == []
 
 
