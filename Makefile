@@ -67,7 +67,7 @@ tables: $(DEV) ## docs/selection.md, off-policy.md, policy-iteration.md, compare
 	$(PY) benchmarks/ablation.py --from-json >> docs/policy-iteration.md
 	@printf '\n**With and without a model where the model is in trouble**: mean return after 2 000 steps (`python benchmarks/model_or_not.py`).\n\n' >> docs/policy-iteration.md
 	$(PY) benchmarks/model_or_not.py --from-json >> docs/policy-iteration.md
-	@printf '# Comparing agents\n\nWritten by `make tables` from `benchmarks/results/compare.json` (`python benchmarks/compare.py --population 250 --state-repeats 12 --repeats 600`; the script says what the columns are).\n\n' > docs/compare.md
+	@printf '# Comparing agents\n\nWritten by `make tables` from `benchmarks/results/compare.json` (`python benchmarks/compare.py`; the script says what the columns are).\n\n' > docs/compare.md
 	$(PY) benchmarks/compare.py --from-json >> docs/compare.md
 	@printf '# Evaluating trained agents\n\nWritten by `make tables` from `benchmarks/results/evaluate/` (`python benchmarks/evaluate.py` and `--starts`): V after 10 000 transitions, against V^π at 100 states of fresh episodes.\n\n' > docs/evaluation.md
 	$(PY) benchmarks/evaluate.py --from-json >> docs/evaluation.md
