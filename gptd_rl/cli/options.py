@@ -9,6 +9,7 @@ from pathlib import Path
 from textwrap import indent
 from typing import Any, NoReturn
 
+from gptd_rl.checks import LARGEST_COUNT
 from gptd_rl.cli.terminal import BAD_ARGUMENTS, one_line
 
 TRUST = (
@@ -176,4 +177,6 @@ def key_value(text: str) -> tuple[str, Any]:
 def _whole(text: str, least: int) -> int:
     if not (text.isascii() and text.isdecimal()) or int(text) < least:
         raise argparse.ArgumentTypeError(f"expected a whole number of {least} or more, got {text!r}")
+    if int(text) > LARGEST_COUNT:
+        raise argparse.ArgumentTypeError(f"expected a whole number of at most 2^53, got one of {len(text)} digits")
     return int(text)

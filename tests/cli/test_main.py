@@ -48,6 +48,7 @@ COLLECT = ["collect", "--env", GRID, "--gamma", "0.9", "--out", "OUT"]
         (COLLECT, "one of the arguments --n-transitions --n-episodes is required"),
         ([*COLLECT, "--n-transitions", "5", "--n-episodes", "1"], "not allowed with"),
         ([*COLLECT, "--n-transitions", "0"], "expected a whole number of 1 or more, got '0'"),
+        ([*COLLECT, "--n-transitions", str(2**100)], "expected a whole number of at most 2^53, got one of 31 digits"),
         ([*COLLECT, "--n-transitions", "1.5"], "expected a whole number of 1 or more"),
         ([*COLLECT, "--n-episodes", "1", "--seed", "-1"], "expected a whole number of 0 or more, got '-1'"),
         ([*COLLECT, "--n-episodes", "1", "--gamma", "1.01"], "expected a number from 0 to 1, got '1.01'"),
