@@ -148,10 +148,11 @@ def nearest_neighbours(name: str, plain: ValueCandidate, data: Trajectories) -> 
 
 
 def choose(candidates: Sequence[ValueCandidate], data: Trajectories) -> ValueCandidate:
-    """The first candidate that predicts left-out episodes as well as the best, within one standard error.
+    """The first candidate that predicts left-out episodes as well as the best, within the standard error.
 
-    Squared errors decide first. They are those of a few unlike episodes often; candidates that they cannot tell apart
-    are compared by the logarithms of the errors, to which all episodes contribute alike.
+    Squared errors decide first. They are those of a few unlike episodes often; candidates that they cannot tell apart,
+    within two standard errors, are compared by the logarithms of the errors, to which all episodes contribute alike,
+    and within one.
 
     Parameters
     ----------
@@ -162,15 +163,15 @@ def choose(candidates: Sequence[ValueCandidate], data: Trajectories) -> ValueCan
     returns = Returns.of(data)
     squared = np.array([candidate.squared_errors(returns) for candidate in candidates])  # [k, n_episodes]
     squared = squared[:, np.isin(np.arange(squared.shape[1]), returns.episode[returns.usable])]
-    kept = _as_good_as_best(squared)
+    kept = _as_good_as_best(squared, 2.0)
     floor = 1e-6 * squared[0].mean() + np.finfo(np.float64).tiny
-    return candidates[kept[_as_good_as_best(np.log(squared[kept] + floor))[0]]]
+    return candidates[kept[_as_good_as_best(np.log(squared[kept] + floor), 1.0)[0]]]
 
 
-def _as_good_as_best(losses: Array) -> IntArray:
-    """Rows of losses [k, n_episodes] whose sum is within one standard error of the smallest; differences are paired."""
+def _as_good_as_best(losses: Array, n_errors: float) -> IntArray:
+    """Rows of losses [k, n_episodes] whose sum is within some standard errors of the smallest one, paired."""
     difference = losses - losses[losses.sum(axis=1).argmin()]
-    tolerated = np.sqrt(difference.shape[1]) * difference.std(axis=1)
+    tolerated = n_errors * np.sqrt(difference.shape[1]) * difference.std(axis=1)
     return np.flatnonzero(difference.sum(axis=1) <= tolerated).astype(np.int64)
 
 

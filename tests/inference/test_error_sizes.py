@@ -71,5 +71,7 @@ def test_extreme_errors(errors):
 
 def test_one_group_gives_a_wide_interval():
     errors = np.array([1.0, 0.8, 1.2, 0.9])
-    one, four = (ErrorSizes.of(errors, np.ones(4), np.zeros(4), groups) for groups in (np.zeros(4), np.arange(4)))
+    one, four = (
+        ErrorSizes.of(errors, np.ones(4), np.zeros(4), groups) for groups in (np.zeros(4, dtype=np.int64), np.arange(4))
+    )
     assert one.quantile(0.95) > 1.5 * four.quantile(0.95) > 1.2
