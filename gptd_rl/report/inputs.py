@@ -46,7 +46,7 @@ def remarks(found: Relevance, names: Sequence[str]) -> Iterator[str]:
 
 def sentences(found: Relevance, names: Sequence[str]) -> list[str]:
     """The kernel; inputs that tell the same, that do not matter, and that matter although they seem not to."""
-    said = [f"{texts.KERNELS[found.kernel]} It was selected on {count(found.n_transitions, 'transition')}."]
+    said = [f"{texts.KERNELS[found.kernel]} It was selected on states of {count(found.n_transitions, 'transition')}."]
     said += _alike(found, names)
     if found.irrelevant and found.irrelevant_cost is not None:
         before, after = found.evidence, found.evidence - found.irrelevant_cost.evidence

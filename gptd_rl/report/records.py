@@ -123,7 +123,7 @@ class Relevance:
     importances : Importances
         Shares of the value's variance over visited states that are lost when an input is unknown.
     n_transitions : int
-        Number of transitions that relevances were selected on.
+        Number of transitions from whose states those were taken that relevances were selected on.
     costs : tuple of Cost
         What leaving out each input costs; empty if that was not asked.
     irrelevant : tuple of int
