@@ -69,7 +69,7 @@ def _value_card(evaluation: EvaluationResults) -> str:
     return _card(
         "Value of the start states",
         f"{number(value.estimate, value.half_width)} <small>95 % interval {bounds(value)}</small>",
-        f"Expected discounted return (γ = {evaluation.config.gamma:g}), averaged over the start states of the data.",
+        f"Expected discounted return (γ = {evaluation.config.gamma:g}), averaged over start states.",
     )
 
 
