@@ -1,8 +1,9 @@
 """Candidates for V, and the choice between them: the simplest one that predicts left-out episodes as well as the best.
 
-All of them are GPTD with one or another prior mean: a constant, the critic with a refitted last layer, either with a
-Gaussian process around it or without. The kernel is Matérn's of smoothness 3/2: the value function of a trained agent
-bends sharply where the policy changes its action, and smoother kernels overshoot there and beyond the visited states.
+All of them are GPTD with one or another prior mean: a constant, or the critic, its last layer refitted or not; with a
+Gaussian process around it, which may bootstrap or look at the nearest states alone, or without. The kernel is Matérn's
+of smoothness 3/2: the value function of a trained agent bends sharply where the policy changes its action, and smoother
+kernels overshoot there and beyond the visited states.
 """
 
 from __future__ import annotations
@@ -20,8 +21,8 @@ from gptd_rl.checks import as_states
 from gptd_rl.data.trajectories import Trajectories
 from gptd_rl.estimators.gptd import GPTD
 from gptd_rl.estimators.left_out import Learner, SegmentFolds, Values, cross_val_predict
-from gptd_rl.evaluation.nearest_states import NearestStates
 from gptd_rl.exceptions import RelevanceWarning
+from gptd_rl.inference.nearest_states import NearestStates
 from gptd_rl.kernels import Constant, Kernel, Matern32
 from gptd_rl.kernels.metrics import ARD, Isotropic
 from gptd_rl.progress import no_partial_fits
@@ -56,7 +57,7 @@ class ValueCandidate:
     scale : callable or None
         States to the standard deviation of the error there, up to a factor; None: not known.
     selected : GPTD or None
-        The model whose kernel was selected, on a part of the data.
+        The model whose kernel was selected on a part of the data, conditioned on all of them.
     """
 
     name: str
