@@ -126,7 +126,7 @@ $(VENV)/pyvenv.cfg:
 	$(PYTHON) -m venv $(VENV)
 
 $(SB3): pyproject.toml constraints.txt | $(VENV)/pyvenv.cfg
-	$(PIP_INSTALL) -e ".[sb3]"
+	$(PIP_INSTALL) -e ".[sb3,render]"
 	@touch $@
 
 $(DEV): pyproject.toml constraints.txt | $(VENV)/pyvenv.cfg
